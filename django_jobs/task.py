@@ -1,0 +1,2 @@
+def autodiscover() -> None:
+    pass
