@@ -1,0 +1,1 @@
+"""What dev.py is made of: interpreters and environments, database servers, the test matrix. Standard library only."""
