@@ -1,4 +1,4 @@
-"""Name Django's Task classes once, wherever they come from: `django.tasks` (Django 6.0+) or the back-port `django_tasks` (5.2)."""
+"""Name Django's Task classes once, from `django.tasks` (Django 6.0+) or the back-port `django_tasks` (Django 5.2)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ else:
         from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
         from django.tasks.signals import task_enqueued, task_finished, task_started
     except ImportError:  # Django 5.2
+        try:
+            import django_tasks  # noqa: F401
+        except ImportError as error:
+            # No dependency can hang on Django's version, so this is where a site on Django 5.2 and Python 3.12 is told.
+            raise ImportError(
+                "django_jobs needs Django 6.0 or newer, or, on Django 5.2, the package django-tasks:"
+                " pip install 'django-jobs-queue[django52]'",
+                name="django_tasks",
+            ) from error
+
         from django_tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, task_backends
         from django_tasks import exceptions as _exceptions
         from django_tasks.backends.base import BaseTaskBackend

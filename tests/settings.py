@@ -7,7 +7,7 @@ import tempfile
 
 from tests.support.databases import from_url
 
-SECRET_KEY = "not-a-secret: the test project is never served"  # noqa: S105
+SECRET_KEY = "not-a-secret: the test project is never served"
 DEBUG = False
 USE_TZ = True
 TIME_ZONE = "UTC"
