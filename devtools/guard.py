@@ -7,6 +7,7 @@ by SIGKILL, the pipe ends. On Linux the kernel also stops the server should this
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -19,14 +20,14 @@ from types import FrameType
 POLL_SECONDS = 0.5
 STOP_SECONDS = 10
 PR_SET_PDEATHSIG = 1
+# Loaded before it is needed: between fork and exec the child may no longer be able to read Python's own folder.
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent(number: int) -> None:
     """Ask the kernel to send this process `number` when its parent ends (Linux; elsewhere nothing)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if LIBC:
+        LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 def main() -> int:
