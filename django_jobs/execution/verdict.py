@@ -1,0 +1,111 @@
+"""Say with which outcome a run ended, from what its function returned or raised and from what stopped it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from .. import retry, serializers
+from ..exceptions import (
+    AttemptLost,
+    Fail,
+    InvalidResult,
+    JobCancelled,
+    JobTimeout,
+    RelatedObjectGone,
+    Retry,
+    Skip,
+)
+from ..outcomes import Cancelled, ErrorInfo, Failed, HandedBack, Outcome, RetryAsked, Succeeded, TimedOut
+from .errors import class_path, describe
+from .plan import Plan
+from .running import CANCELLED, STOPPED, Run, Stop
+
+logger = logging.getLogger("django_jobs.execution")
+
+_SWALLOWED: Final = "The task caught this and returned nevertheless."
+
+
+def judge(run: Run) -> Outcome:
+    """Return the outcome of `run`, whose function has come back. Never raises."""
+    stop = run.stop
+    if stop is not None:
+        return _stopped(run, stop)
+    if run.error is None:
+        return Succeeded(run.result)
+    return _raised(run, run.error)
+
+
+def convert_result(run: Run) -> None:
+    """Turn `value` into `result`, as JSON. What JSON can't hold becomes the run's error."""
+    value, run.value = run.value, None
+    if value is None or run.error is not None:
+        return
+    try:
+        run.result = serializers.result_to_json(value, run.attempt.serializer)
+    except BaseException as error:  # what a task returns may do anything when it is looked at
+        run.error = error
+
+
+def _stopped(run: Run, stop: Stop) -> Outcome:
+    name = class_path(JobCancelled if stop.limit == CANCELLED else JobTimeout)
+    if run.error is None:
+        error = ErrorInfo(name, stop.reason, _SWALLOWED, fingerprint=f"{stop.limit}, caught"[:16])
+    else:
+        told = describe(run.error)
+        error = ErrorInfo(name, stop.reason, told.traceback, told.fingerprint)
+    if stop.limit == CANCELLED:
+        return Cancelled(stop.reason, error)
+    if stop.limit == STOPPED:
+        return HandedBack(stop.reason, started=True)
+    return TimedOut(error, stop.limit, _delay(run, run.error or JobTimeout(stop.reason)))
+
+
+def _raised(run: Run, error: BaseException) -> Outcome:
+    match error:
+        case Skip():
+            return Succeeded(note=str(error.note))
+        case Retry():
+            delay = error.after if error.after is not None else _delay(run, error)
+            return RetryAsked(describe(error), _seconds(delay), bool(error.count))
+        case JobCancelled():  # raised by the task itself, say after a look at `is_cancelled`
+            return Cancelled(str(error), describe(error))
+        case AttemptLost():
+            return HandedBack(str(error), started=True)
+        case Fail() | InvalidResult() | RelatedObjectGone():
+            return Failed(describe(error))
+    if retry.is_database_conflict(error):
+        return Failed(describe(error), final=False, delay=retry.DATABASE_CONFLICT_DELAY)
+    if _is_listed(error, run.plan):
+        return Failed(describe(error), final=False, delay=_delay(run, error))
+    return Failed(describe(error))
+
+
+def _is_listed(error: BaseException, plan: Plan) -> bool:
+    try:
+        return bool(plan.retry_for) and isinstance(error, plan.retry_for)
+    except Exception:
+        logger.exception("retry_for of the task %s can't be used.", plan.task.module_path)
+        return False
+
+
+def _delay(run: Run, error: BaseException | None) -> float | None:
+    """Ask a back-off that the task computes from the exception and its result object; None leaves it to the job's pattern."""
+    if run.plan.backoff is None:
+        return None
+    try:
+        return _seconds(run.plan.backoff(error, run.task_result()))
+    except Exception:
+        logger.exception("The back-off of the task %s raised: the default decides.", run.attempt.task)
+        return None
+
+
+def _seconds(delay: object) -> float | None:
+    """Return a pause in seconds; anything that is none leaves it to the default, as a retry must not fail over its pause."""
+    if delay is None:
+        return None
+    try:
+        return retry.parse_duration(delay)
+    except Exception:
+        logger.warning("%r is no pause before a retry: the default decides.", delay, exc_info=True)
+        return None
