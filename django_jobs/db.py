@@ -82,15 +82,26 @@ class Dialect:
         refresh: Mapping[uuid.UUID, uuid.UUID],
         rows: Mapping[uuid.UUID, uuid.UUID],
         grace: float,
+        is_open: bool = True,
     ) -> set[uuid.UUID]:
         """Commit what is open, then lock the rows in hand in a new transaction that stays open. Return the tokens that are held.
 
         `refresh` and `rows` map job ids to tokens; `refresh` (a part of `rows`) are those whose `expires_at` moves on, last
         before the commit. Never waits: a row that another transaction has locked is left out. With no rows: commit, open nothing.
+        `is_open`: whether there is a transaction to commit. The new one has a savepoint `cycle`, for the next cycle's work.
         """
         raise NotImplementedError
 
-    def _in(self, values: Iterable[uuid.UUID]) -> tuple[str, list[Any]]:
+    def is_below(self, queue: str, above: str) -> str:
+        """Return SQL for "the queue named `queue` is below the one named `above`"; both are SQL. (LIKE would take `_` for a wildcard.)"""
+        return f"SUBSTR({queue}, 1, LENGTH({above}) + 1) = {above} || '.'"
+
+    def time(self, value: datetime | None) -> Any:
+        """Return an aware datetime as this database's driver takes it in a raw statement."""
+        return value
+
+    def marks(self, values: Iterable[uuid.UUID]) -> tuple[str, list[Any]]:
+        """Return the placeholders and the parameters for `IN (...)`."""
         params = [self.uuid(value) for value in values]
         return ", ".join(["%s"] * len(params)), params
 
@@ -116,6 +127,9 @@ class PostgreSQL(Dialect):
 
     def now_plus(self, seconds: str = "%s") -> str:
         return f"clock_timestamp() + ({seconds})::double precision * interval '1 second'"
+
+    def is_below(self, queue: str, above: str) -> str:
+        return f"starts_with({queue}, {above} || '.')"
 
     def options(self) -> dict[str, Any]:
         idle, interval, count = KEEPALIVE
@@ -160,6 +174,7 @@ class PostgreSQL(Dialect):
         refresh: Mapping[uuid.UUID, uuid.UUID],
         rows: Mapping[uuid.UUID, uuid.UUID],
         grace: float,
+        is_open: bool = True,
     ) -> set[uuid.UUID]:
         # One message to the server: no stall of this process can fall between the commit and the locks. The simple query
         # protocol takes several statements only without parameters. Uses the primary key of the lock table.
@@ -170,12 +185,15 @@ class PostgreSQL(Dialect):
                 f"UPDATE {LOCK} l SET expires_at = clock_timestamp() + interval '{grace:.3f} s'"
                 f" FROM (VALUES {pairs}) v(job, token) WHERE l.job_id = v.job AND l.token = v.token"
             )
-        parts.append("COMMIT")
+        if is_open:
+            parts.append("COMMIT")
         if rows:
             jobs = ",".join(f"'{job}'" for job in rows)
             parts.append(self.begin_sql)
             parts.append(f"SELECT l.token FROM {LOCK} l WHERE l.job_id IN ({jobs}) FOR NO KEY UPDATE SKIP LOCKED")
             parts.append("SAVEPOINT cycle")
+        if not parts:
+            return set()
         with connection.cursor() as cursor:
             cursor.execute("; ".join(parts))
             raw: Any = cursor.cursor
@@ -188,7 +206,7 @@ class PostgreSQL(Dialect):
                     return held
 
     def is_connection_loss(self, error: BaseException) -> bool:
-        state = _sqlstate(error)
+        state = sqlstate(error)
         if state is not None:
             return state.startswith("08") or state in _PG_SHUTDOWN
         from django.db import InterfaceError, OperationalError
@@ -197,7 +215,7 @@ class PostgreSQL(Dialect):
 
     def is_refusal(self, error: BaseException) -> bool:
         text = str(error)
-        return _sqlstate(error) in _PG_SHUTDOWN or any(words in text for words in _PG_REFUSALS)
+        return sqlstate(error) in _PG_SHUTDOWN or any(words in text for words in _PG_REFUSALS)
 
 
 _PG_SHUTDOWN = frozenset({"57P01", "57P02", "57P03"})
@@ -221,6 +239,12 @@ class MySQL(Dialect):
     def uuid(self, value: uuid.UUID) -> Any:
         return str(value)
 
+    def is_below(self, queue: str, above: str) -> str:
+        return f"LEFT({queue}, CHAR_LENGTH({above}) + 1) = CONCAT({above}, '.')"
+
+    def time(self, value: datetime | None) -> Any:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
     def prepare_session(self, connection: BaseDatabaseWrapper, *, name: str) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
@@ -240,31 +264,33 @@ class MySQL(Dialect):
         refresh: Mapping[uuid.UUID, uuid.UUID],
         rows: Mapping[uuid.UUID, uuid.UUID],
         grace: float,
+        is_open: bool = True,
     ) -> set[uuid.UUID]:
         with connection.cursor() as cursor:
             if refresh:
-                marks, params = self._in(refresh)
-                tokens, more = self._in(refresh.values())
+                marks, params = self.marks(refresh)
+                tokens, more = self.marks(refresh.values())
                 cursor.execute(
                     f"UPDATE {LOCK} SET expires_at = {self.now_plus()} WHERE job_id IN ({marks}) AND token IN ({tokens})",
                     [grace, *params, *more],
                 )
-            cursor.execute("COMMIT")
+            if is_open:
+                cursor.execute("COMMIT")
             if not rows:
                 return set()
             cursor.execute(self.begin_sql)
-            marks, params = self._in(rows)
+            marks, params = self.marks(rows)
             cursor.execute(f"SELECT token FROM {LOCK} WHERE job_id IN ({marks}){self.for_hold_skip}", params)
             held = {self.to_uuid(row[0]) for row in cursor.fetchall()} & set(rows.values())
             cursor.execute("SAVEPOINT cycle")
             return held
 
     def is_connection_loss(self, error: BaseException) -> bool:
-        code = _errno(error)
+        code = errno(error)
         return code in {0, 2002, 2003, 2006, 2013, 2014, 2055, 1053, 1077, 1079, 1927, 4031}
 
     def is_refusal(self, error: BaseException) -> bool:
-        return _errno(error) in {2002, 2003, 1053, 1077, 1079}
+        return errno(error) in {2002, 2003, 1053, 1077, 1079}
 
 
 class SQLite(Dialect):
@@ -283,18 +309,21 @@ class SQLite(Dialect):
     def uuid(self, value: uuid.UUID) -> Any:
         return value.hex
 
+    def time(self, value: datetime | None) -> Any:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
     def hold(
         self,
         connection: BaseDatabaseWrapper,
         refresh: Mapping[uuid.UUID, uuid.UUID],
         rows: Mapping[uuid.UUID, uuid.UUID],
         grace: float,
+        is_open: bool = True,
     ) -> set[uuid.UUID]:
         # No open transaction: it would keep every other writer out. The fresh `expires_at` is the hold.
         with connection.cursor() as cursor:
-            if rows and not refresh:
-                cursor.execute("COMMIT")
-                return self._present(cursor, rows)
+            if not is_open:
+                cursor.execute(self.begin_sql)
             for job, token in refresh.items():
                 cursor.execute(
                     f"UPDATE {LOCK} SET expires_at = {self.now_plus()} WHERE job_id = %s AND token = %s",
@@ -307,7 +336,7 @@ class SQLite(Dialect):
     def _present(self, cursor: Any, rows: Mapping[uuid.UUID, uuid.UUID]) -> set[uuid.UUID]:
         present: set[uuid.UUID] = set()
         for chunk in batches(list(rows), self.max_params):
-            marks, params = self._in(chunk)
+            marks, params = self.marks(chunk)
             cursor.execute(f"SELECT token FROM {LOCK} WHERE job_id IN ({marks})", params)
             present |= {self.to_uuid(row[0]) for row in cursor.fetchall()}
         return present & set(rows.values())
@@ -387,14 +416,16 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__
 
 
-def _sqlstate(error: BaseException) -> str | None:
+def sqlstate(error: BaseException) -> str | None:
+    """Return the SQLSTATE of this error, wherever in its chain of causes; None for an error without (no session)."""
     for link in _chain(error):
         if (state := getattr(link, "sqlstate", None)) is not None:
             return str(state)
     return None
 
 
-def _errno(error: BaseException) -> int | None:
+def errno(error: BaseException) -> int | None:
+    """Return the number that a MySQL driver gave this error, wherever in its chain of causes."""
     for link in _chain(error):
         if link.args and isinstance(link.args[0], int):
             return link.args[0]

@@ -9,8 +9,9 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..ids import uuid7
-from ..statuses import FINAL, LABELS, LIVE, PENDING, Status
+from django_jobs.ids import uuid7
+from django_jobs.statuses import FINAL, LABELS, LIVE, PENDING, Status
+
 from .fields import PartialIndex, PartialUnique
 
 PRIORITY_MIN, PRIORITY_MAX = -100, 100

@@ -1,0 +1,444 @@
+"""Record: write the outcomes of attempts, fenced by their lock rows, in the caller's transaction.
+
+Every write about an attempt requires that the lock row with its token is still there; recording deletes it in the same transaction.
+An outcome whose lock row is gone was taken over by somebody else: it is dropped and reported as fenced. An attempt number would be no
+substitute: two copies of a job can carry the same number, never the same token.
+
+Successes go in one statement; everything else is decided by `retry.decide`, the one function that says what becomes of a job. A job that
+somebody asked to cancel is never a plain success: it takes the second way. One bad row costs one row: when a batch fails, its
+members are written one by one, each in a savepoint, and what can't be written is recorded as a failure that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_jobs import db
+from django_jobs.conf import jobs_settings
+from django_jobs.outcomes import (
+    Attempt,
+    Cancelled,
+    ErrorInfo,
+    Event,
+    Failed,
+    Finished,
+    HandedBack,
+    Lost,
+    RetryAsked,
+    Succeeded,
+    TimedOut,
+)
+from django_jobs.retry import End, decide, is_database_conflict
+from django_jobs.statuses import FINAL, Move, Status, check
+
+logger = logging.getLogger("django_jobs.record")
+
+_EVENTS = {
+    Status.SUCCEEDED: "job_succeeded",
+    Status.FAILED: "job_failed",
+    Status.TIMED_OUT: "job_timed_out",
+    Status.CANCELLED: "job_cancelled",
+    Status.READY: "job_retrying",
+    Status.SCHEDULED: "job_retrying",
+}
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What became of a batch. `fenced`: tokens whose attempt was taken over; `done`: those that are settled now;
+    `later`: outcomes whose job somebody else's open transaction has locked: to be sent again, alone, after a while."""
+
+    events: list[Event] = field(default_factory=list)
+    fenced: list[UUID] = field(default_factory=list)
+    done: list[UUID] = field(default_factory=list)
+    later: list[Finished] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class _Asked:
+    """Somebody's wish to cancel."""
+
+    reason: str
+    by: str
+    delete_job: bool
+
+
+def prune_delay(attempt: Attempt, status: Status) -> float | None:
+    """Return after how many seconds a job that ends as `status` is pruned; None: never."""
+    retention: dict[str, float | None] = {**jobs_settings().retention, **(attempt.retention or {})}
+    return retention.get(status)
+
+
+def record(connection: BaseDatabaseWrapper, finished: Sequence[Finished], *, worker_name: str) -> Recorded:
+    """Write the outcomes in the caller's open transaction; the caller commits, and then dispatches `events`.
+
+    Raises a database error only when the connection is lost or the transaction can't go on.
+    """
+    result = Recorded()
+    confirmed = [item for item in finished if item.confirmed_by_task]
+    finished = [item for item in finished if not item.confirmed_by_task]
+    plain = [item for item in finished if _is_plain(item)]
+    others = [item for item in finished if not _is_plain(item)]
+    if confirmed:
+        _isolated(connection, confirmed, result, worker_name, _clear_confirmed)
+    if plain:
+        others += _isolated(connection, plain, result, worker_name, _record_successes)
+    if others:
+        _isolated(connection, others, result, worker_name, _record_others)
+    return result
+
+
+def _is_plain(item: Finished) -> bool:
+    return isinstance(item.outcome, Succeeded) and not item.logs and not item.outcome.note
+
+
+def _isolated(
+    connection: BaseDatabaseWrapper, items: Sequence[Finished], result: Recorded, worker_name: str, write: Any
+) -> list[Finished]:
+    """Write a batch in a savepoint; when it fails, write its members one by one."""
+    items = sorted(items, key=lambda item: item.attempt.job_id)
+    try:
+        with db.savepoint(connection, "outcomes"):
+            part, left = write(connection, items, worker_name)
+    except DatabaseError as error:
+        if db.dialect(connection).is_connection_loss(error) or _is_rolled_back(connection, error):
+            raise
+        if len(items) == 1:
+            if is_database_conflict(error):
+                result.later.append(items[0])
+                return []
+            if isinstance(items[0].outcome, Failed) and items[0].outcome.error.exception_class == _UNWRITABLE:
+                raise
+            logger.exception("The outcome of job %s could not be written", items[0].attempt.job_id)
+            return _isolated(connection, [_unwritable(items[0], error)], result, worker_name, _record_others)
+        left = []
+        for item in items:
+            left += _isolated(connection, [item], result, worker_name, write)
+        return left
+    result.events += part.events
+    result.fenced += part.fenced
+    result.done += part.done
+    return left
+
+
+_UNWRITABLE = "django_jobs.exceptions.InvalidResult"
+
+
+def _unwritable(item: Finished, error: BaseException) -> Finished:
+    message = f"The outcome could not be written: {type(error).__name__}: {str(error)[:500]}".replace("\x00", "\\x00")
+    return replace(item, outcome=Failed(ErrorInfo(_UNWRITABLE, message), final=True), logs="")
+
+
+def _is_rolled_back(connection: BaseDatabaseWrapper, error: BaseException) -> bool:
+    """Whether the whole transaction is gone, savepoints included (a deadlock on MariaDB)."""
+    return connection.vendor == "mysql" and db.errno(error) == 1213
+
+
+# -- successes, in one statement -------------------------------------------------------------------
+
+
+def _record_successes(
+    connection: BaseDatabaseWrapper, items: Sequence[Finished], worker_name: str
+) -> tuple[Recorded, list[Finished]]:
+    if connection.vendor == "postgresql":
+        done = _succeed_postgresql(connection, items)
+    else:
+        done = _succeed_portable(connection, items)
+    part = Recorded()
+    left = []
+    for item in items:
+        if item.attempt.job_id in done:
+            part.done.append(item.attempt.token)
+            part.events.append(_event("job_succeeded", item, Status.SUCCEEDED))
+        else:
+            left.append(item)  # taken over, or somebody asked to cancel: looked at singly
+    return part, left
+
+
+def _succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:
+    check(Move.RECORD, Status.RUNNING, Status.SUCCEEDED)
+    # Lock order: own lock rows (held by this session already), then jobs by id. Primary keys throughout.
+    sql = (
+        "WITH o AS MATERIALIZED (SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::float8[], %s::float8[])"
+        " o(id, token, result, run_seconds, prune)"
+        f" WHERE NOT EXISTS (SELECT 1 FROM {db.CANCEL} c WHERE c.job_id = o.id)),"
+        f" gone AS (DELETE FROM {db.LOCK} l USING o WHERE l.job_id = o.id AND l.token = o.token RETURNING l.job_id)"
+        f" UPDATE {db.JOB} j SET status = 'succeeded', last_outcome = 'succeeded', result = o.result::jsonb, reason = '',"
+        " finished_at = clock_timestamp(), run_seconds = o.run_seconds, deaths = 0,"
+        " prune_at = clock_timestamp() + o.prune * interval '1 second'"
+        " FROM o JOIN gone ON gone.job_id = o.id WHERE j.id = o.id AND j.status = 'running' RETURNING j.id"
+    )
+    params: list[list[Any]] = [[], [], [], [], []]
+    for item in items:
+        assert isinstance(item.outcome, Succeeded)
+        row = (
+            item.attempt.job_id,
+            item.attempt.token,
+            None if item.outcome.result is None else _json(item.outcome.result),
+            item.run_seconds,
+            prune_delay(item.attempt, Status.SUCCEEDED),
+        )
+        for column, value in zip(params, row, strict=True):
+            column.append(value)
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return {row[0] for row in cursor.fetchall()}
+
+
+def _succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:
+    dialect = db.dialect(connection)
+    now = dialect.now_sql
+    done: set[UUID] = set()
+    with connection.cursor() as cursor:
+        for chunk in db.batches(items, 100):
+            tokens = _locks(cursor, dialect, chunk)
+            good = [item for item in chunk if tokens.get(item.attempt.job_id) == item.attempt.token]
+            marks, ids = dialect.marks(item.attempt.job_id for item in good)
+            if not good:
+                continue
+            cursor.execute(f"SELECT job_id FROM {db.CANCEL} WHERE job_id IN ({marks})", ids)
+            asked = {dialect.to_uuid(row[0]) for row in cursor.fetchall()}
+            good = [item for item in good if item.attempt.job_id not in asked]
+            if not good:
+                continue
+            marks, ids = dialect.marks(item.attempt.job_id for item in good)
+            cursor.execute(f"DELETE FROM {db.LOCK} WHERE job_id IN ({marks})", ids)
+            cases = " ".join(["WHEN %s THEN %s"] * len(good))
+
+            def case(values: list[Any], good: list[Finished] = good) -> list[Any]:
+                return [x for item, v in zip(good, values, strict=True) for x in (dialect.uuid(item.attempt.job_id), v)]
+
+            results = [None if i.outcome.result is None else _json(i.outcome.result) for i in good]  # type: ignore[union-attr]
+            prunes = [prune_delay(item.attempt, Status.SUCCEEDED) for item in good]
+            cursor.execute(
+                f"UPDATE {db.JOB} SET status = 'succeeded', last_outcome = 'succeeded', reason = '', deaths = 0,"
+                f" finished_at = {now}, result = CASE id {cases} END, run_seconds = CASE id {cases} END,"
+                f" prune_at = {dialect.now_plus(f'CASE id {cases} END')} WHERE id IN ({marks}) AND status = 'running'",
+                [*case(results), *case([item.run_seconds for item in good]), *case(prunes), *ids],
+            )
+            done |= {item.attempt.job_id for item in good}
+    return done
+
+
+def _clear_confirmed(
+    connection: BaseDatabaseWrapper, items: Sequence[Finished], worker_name: str
+) -> tuple[Recorded, list[Finished]]:
+    """Delete the lock rows of `atomic=True` jobs, whose success is committed already with their own writes."""
+    dialect = db.dialect(connection)
+    part = Recorded()
+    with connection.cursor() as cursor:
+        for item in items:
+            cursor.execute(
+                f"DELETE FROM {db.LOCK} WHERE job_id = %s AND token = %s",
+                [dialect.uuid(item.attempt.job_id), dialect.uuid(item.attempt.token)],
+            )
+            part.done.append(item.attempt.token)
+            part.events.append(_event("job_succeeded", item, Status.SUCCEEDED))
+    return part, []
+
+
+def _locks(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> dict[UUID, UUID]:
+    """Return the tokens of the lock rows of these jobs, locked by this transaction."""
+    marks, ids = dialect.marks(item.attempt.job_id for item in items)
+    cursor.execute(f"SELECT job_id, token FROM {db.LOCK} WHERE job_id IN ({marks}) ORDER BY job_id{dialect.for_change}", ids)
+    return {dialect.to_uuid(row[0]): dialect.to_uuid(row[1]) for row in cursor.fetchall()}
+
+
+# -- everything else --------------------------------------------------------------------------------
+
+
+def _record_others(
+    connection: BaseDatabaseWrapper, items: Sequence[Finished], worker_name: str
+) -> tuple[Recorded, list[Finished]]:
+    dialect = db.dialect(connection)
+    part = Recorded()
+    with connection.cursor() as cursor:
+        for chunk in db.batches(items, 200):
+            tokens = _locks(cursor, dialect, chunk)
+            good = [item for item in chunk if tokens.get(item.attempt.job_id) == item.attempt.token]
+            part.fenced += [item.attempt.token for item in chunk if tokens.get(item.attempt.job_id) != item.attempt.token]
+            if not good:
+                continue
+            asked = _cancel_requests(cursor, dialect, good)
+            _lock_jobs(cursor, dialect, good)
+            marks, ids = dialect.marks(item.attempt.job_id for item in good)
+            cursor.execute(f"DELETE FROM {db.LOCK} WHERE job_id IN ({marks})", ids)
+            settle(cursor, dialect, good, asked, part, worker_name)
+    return part, []
+
+
+def _cancel_requests(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> dict[UUID, _Asked]:
+    """Return the cancel requests for these jobs, and delete them: they end with the attempt."""
+    marks, ids = dialect.marks(item.attempt.job_id for item in items)
+    cursor.execute(f"SELECT job_id, reason, requested_by, delete_job FROM {db.CANCEL} WHERE job_id IN ({marks}) ORDER BY id", ids)
+    asked: dict[UUID, _Asked] = {}
+    for job, reason, by, delete_job in cursor.fetchall():
+        job = dialect.to_uuid(job)
+        before = asked.get(job)
+        asked[job] = _Asked(reason, by, bool(delete_job) or bool(before and before.delete_job))
+    if asked:
+        marks, ids = dialect.marks(asked)
+        cursor.execute(f"DELETE FROM {db.CANCEL} WHERE job_id IN ({marks})", ids)
+    return asked
+
+
+def _lock_jobs(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> None:
+    if dialect.for_change:
+        marks, ids = dialect.marks(item.attempt.job_id for item in items)
+        cursor.execute(f"SELECT id FROM {db.JOB} WHERE id IN ({marks}) ORDER BY id{dialect.for_change}", ids)
+
+
+def settle(
+    cursor: Any,
+    dialect: db.Dialect,
+    items: Sequence[Finished],
+    asked: dict[UUID, _Asked],
+    part: Recorded,
+    worker_name: str,
+) -> None:
+    """Move jobs whose lock rows the caller has deleted to where `decide` says, and keep the records of their attempts.
+
+    A job whose unique key another live job holds by now can't go back to work: it is cancelled with that reason.
+    """
+    for item in items:
+        request = asked.get(item.attempt.job_id)
+        end = decide(
+            item.outcome,
+            item.attempt,
+            cancel_requested=request is not None,
+            default_backoff=jobs_settings().backoff,
+        )
+        check(Move.RECORD, Status.RUNNING, end.status)
+        if request is not None and end.status == Status.CANCELLED:
+            by = f" (by {request.by})" if request.by else ""
+            end = end._replace(reason=(f"{request.reason or 'cancelled on request'}{by}")[:500])
+        moved = _move(cursor, dialect, item, end)
+        if moved:
+            _keep_attempt(cursor, dialect, item, end, worker_name)
+            part.done.append(item.attempt.token)
+            name = _EVENTS[end.status]
+            if not isinstance(item.outcome, HandedBack) or end.status in FINAL:
+                part.events.append(_event(name, item, end.status, end.reason))
+        else:
+            part.fenced.append(item.attempt.token)
+        if request is not None and request.delete_job:
+            for table, column in ((db.ATTEMPT, "job_id"), (db.CANCEL, "job_id"), (db.JOB, "id")):
+                cursor.execute(f"DELETE FROM {table} WHERE {column} = %s", [dialect.uuid(item.attempt.job_id)])
+
+
+def _move(cursor: Any, dialect: db.Dialect, item: Finished, end: End) -> bool:
+    now = dialect.now_sql
+    job = item.attempt
+    error = _error(item)
+    final = end.status in FINAL
+    parked = item.outcome.parked if isinstance(item.outcome, HandedBack) and end.status == Status.READY else ""
+    never_started = isinstance(item.outcome, HandedBack) and not item.outcome.started
+    sets: list[tuple[str, str, list[Any]]] = [
+        ("status", "%s", [end.status.value]),
+        ("last_outcome", "%s", [end.outcome]),
+        ("reason", "%s", [end.reason[:500]]),
+        ("parked", "%s", [parked]),
+        ("deaths", "%s", [end.deaths]),
+    ]
+    if not end.counted:
+        sets.append(("attempts_used", "CASE WHEN attempts_used > 0 THEN attempts_used - 1 ELSE 0 END", []))
+    if never_started:
+        # As if it had never been claimed: the next start takes this number again.
+        sets.append(("starts", "CASE WHEN starts > 0 THEN starts - 1 ELSE 0 END", []))
+        sets.append(("started_at", "CASE WHEN starts <= 1 THEN NULL ELSE started_at END", []))
+    if error is not None:
+        sets += [
+            ("error_class", "%s", [error.exception_class[:255]]),
+            ("error_message", "%s", [error.message]),
+            ("fingerprint", "%s", [error.fingerprint[:32]]),
+        ]
+    if item.run_seconds is not None:
+        sets.append(("run_seconds", "%s", [item.run_seconds]))
+    if final:
+        sets.append(("finished_at", now, []))
+        keep = prune_delay(job, end.status)
+        sets.append(("prune_at", dialect.now_plus(), [keep]) if keep is not None else ("prune_at", "NULL", []))
+        if isinstance(item.outcome, Succeeded) and end.status == Status.SUCCEEDED:
+            result = item.outcome.result
+            sets.append(("result", "%s", [None if result is None else _json(result)]))
+            if item.outcome.note:
+                sets[2] = ("reason", "%s", [item.outcome.note[:500]])
+    elif not isinstance(item.outcome, HandedBack) and end.delay > 0:
+        sets.append(("due_at", dialect.now_plus(), [end.delay]))
+    sql = ", ".join(f"{column} = {expression}" for column, expression, _ in sets)
+    params = [value for _, _, values in sets for value in values]
+    cursor.execute(
+        f"UPDATE {db.JOB} SET {sql} WHERE id = %s AND status = 'running' AND last_token = %s",
+        [*params, dialect.uuid(job.job_id), dialect.uuid(job.token)],
+    )
+    return bool(cursor.rowcount)
+
+
+def _error(item: Finished) -> ErrorInfo | None:
+    outcome = item.outcome
+    if isinstance(outcome, Failed | RetryAsked | TimedOut):
+        return outcome.error
+    if isinstance(outcome, Cancelled):
+        return outcome.error
+    if isinstance(outcome, Lost):
+        return ErrorInfo("django_jobs.exceptions.AttemptLost", outcome.cause)
+    return None
+
+
+def _keep_attempt(cursor: Any, dialect: db.Dialect, item: Finished, end: End, worker_name: str) -> None:
+    """Insert the record of an attempt, unless it simply succeeded or never began."""
+    outcome = item.outcome
+    if isinstance(outcome, HandedBack) and not outcome.started:
+        return
+    if end.status == Status.SUCCEEDED and not item.logs and isinstance(outcome, Succeeded):
+        return
+    error = _error(item) or ErrorInfo("", "")
+    cause = outcome.cause if isinstance(outcome, Lost) else end.reason
+    values = {
+        "job_id": dialect.uuid(item.attempt.job_id),
+        "number": item.attempt.number,
+        "token": dialect.uuid(item.attempt.token),
+        "worker": worker_name[:64],
+        "started_at": dialect.time(item.attempt.started_at),
+        "outcome": end.outcome,
+        "counted": end.counted,
+        "cause": cause[:500],
+        "error_class": error.exception_class[:255],
+        "error_message": error.message,
+        "traceback": error.traceback,
+        "fingerprint": error.fingerprint[:32],
+        "logs": item.logs,
+        "run_seconds": item.run_seconds,
+    }
+    cursor.execute(
+        f"INSERT INTO {db.ATTEMPT} (ended_at, {', '.join(values)}) VALUES ({dialect.now_sql}, {', '.join(['%s'] * len(values))})",
+        list(values.values()),
+    )
+
+
+def _event(name: str, item: Finished, status: Status, reason: str = "") -> Event:
+    attempt = item.attempt
+    return Event(
+        name=name,
+        job_id=attempt.job_id,
+        task=attempt.task,
+        queue=attempt.queue,
+        status=status,
+        backend=attempt.backend,
+        attempt=attempt.number,
+        run_seconds=item.run_seconds,
+        error=_error(item),
+        reason=reason,
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

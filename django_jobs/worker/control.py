@@ -1,0 +1,567 @@
+"""The control loop: records what finished, claims what is next and holds what is in hand, over a connection of its own.
+
+One cycle is one transaction: outcomes, reports, hand-backs and claims together; its commit and the lock on every row in hand travel as one
+message (`Dialect.hold`), and no function starts before the answer lists its token. The transaction that this opens is the next
+cycle's. While nothing happens it is cut into slices: `expires_at` moves on, the rows are locked again.
+
+What happens on each failure:
+
+* A statement fails: back to the savepoint, the outcomes wait for the next cycle, the rows are held again before anything else.
+* The connection is lost: nothing starts any more; what has not begun is taken back. Running functions go on, for their `expires_at` is fresh.
+  After the reconnect, in this order: hold what is in hand, find out which outcomes landed in the commit whose answer was lost, give back what
+  was claimed in it. A token that is gone was taken over: its copy is stopped and its outcome dropped.
+* No answer at all: `Confirmation` says how long, and the process stops its copies before the grace is over (see `process`).
+* A refusal (the database says that it is down): no sweeper can judge either, so the count starts again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
+
+from django.db import DatabaseError, InterfaceError
+
+from django_jobs import db, wakeup
+from django_jobs.lifecycle.claim import claim, promote, unclaim
+from django_jobs.lifecycle.fence import CancelWish, Note, cancel_wishes, tokens_present, tokens_recorded, write_notes
+from django_jobs.lifecycle.record import record
+from django_jobs.outcomes import Attempt, Event, Finished, HandedBack
+from django_jobs.worker.pool import Pool
+from django_jobs.worker.queues import QueueWatch
+
+logger = logging.getLogger("django_jobs.worker")
+
+#: Rows claimed in one cycle: more would make the commit, and with it the wait of a finished job, longer.
+BATCH = 100
+#: Claim ahead what is likely to begin within this time...
+AHEAD_SECONDS = 0.05
+#: ... and give back what has not begun after this.
+HAND_BACK_SECONDS = 0.5
+#: How often somebody's wish to cancel is looked for.
+CANCEL_SECONDS = 1.0
+#: Somebody's open transaction has a job locked: its outcome is tried again after this.
+LATER_SECONDS = 2.0
+
+
+class Stops(Protocol):
+    """What the control loop asks of an executor."""
+
+    def cancel(self, token: UUID, reason: str = "") -> bool: ...
+
+
+@dataclass(slots=True)
+class InHand:
+    """An attempt whose lock row is ours."""
+
+    attempt: Attempt
+    refreshed: float  # monotonic: when its `expires_at` was last written
+    cancelled: bool = False
+
+
+class Confirmation:
+    """When the database last confirmed that the rows in hand are held; read by the guard in another thread.
+
+    Counted on the clock that goes on while the machine sleeps, from the *sending* of the statement that was confirmed.
+    """
+
+    def __init__(self) -> None:
+        self.at = boottime()
+        self.has_rows = False
+
+    def confirm(self, sent_at: float, *, has_rows: bool) -> None:
+        """Take note of an answer."""
+        self.at = sent_at
+        self.has_rows = has_rows
+
+    def age(self) -> float:
+        """Return for how many seconds nothing was confirmed, 0 if nothing is in hand."""
+        return boottime() - self.at if self.has_rows else 0.0
+
+
+def boottime() -> float:
+    """Return a clock that also counts while the machine is suspended, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+@dataclass(slots=True)
+class ControlOptions:
+    """What the loop needs to know of the worker's options. Seconds."""
+
+    alias: str
+    grace: float
+    slice: float
+    poll: float
+    max_jobs: int | None = None
+    drain_when_empty: bool = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start of the process."""
+
+    claimed: int = 0
+    done: int = 0
+    fenced: int = 0
+    handed_back: int = 0
+    cycles: int = 0
+    last_error: str = ""
+
+
+@dataclass
+class Control:
+    """The loop of one worker process."""
+
+    options: ControlOptions
+    worker: UUID
+    name: str
+    pool: Pool
+    executor: Stops
+    queues: QueueWatch
+    dispatch: Callable[[list[Event]], None]
+    force_stop: Callable[[UUID, str], None]  # asks the supervisor to kill this process because of one job
+    async_tasks: frozenset[str] = frozenset()
+    known: Callable[[str], bool] = lambda name: True
+    listens: bool = False
+    on_cycle: Callable[[Control], None] = lambda control: None
+    wake: threading.Event = field(default_factory=threading.Event)
+    counters: Counters = field(default_factory=Counters)
+    confirmation: Confirmation = field(default_factory=Confirmation)
+
+    def __post_init__(self) -> None:
+        self.connection = db.control_connection(self.options.alias)
+        self.dialect = db.dialect(self.connection)
+        self.in_hand: dict[UUID, InHand] = {}
+        self.draining = False
+        self.stopped = threading.Event()
+        self._ahead: list[tuple[float, Attempt]] = []  # held, prefetched, not yet promoted
+        self._to_record: list[Finished] = []
+        self._later: list[tuple[float, Finished]] = []
+        self._uncertain = False  # a commit was sent and its answer never came
+        self._notes: dict[UUID, Note] = {}
+        self._notes_lock = threading.Lock()
+        self._is_open = False  # our transaction is open
+        self._wrote = False  # it has written something, which must not wait for the slice's end
+        self._connected = False
+        self._look_again_at = 0.0
+        self._empty = False  # the last claim found less than it wanted
+        self._next_poll = self._next_cancel = 0.0
+        self._last_hold = 0.0
+        self._unconfirmed: set[UUID] = set()  # tokens that the last hold did not list
+
+    # -- from other threads
+
+    def note(self, attempt: Attempt, **changes: Any) -> None:
+        """Take a report of a running attempt; it is written within a second."""
+        with self._notes_lock:
+            note = self._notes.setdefault(attempt.token, Note(attempt))
+            note.heartbeat = True
+            for name, value in changes.items():
+                setattr(note, name, value)
+
+    def drain(self) -> None:
+        """Claim nothing more; give back what has not begun; end when all that runs is recorded."""
+        self.draining = True
+        self.wake.set()
+
+    def woken(self, queue: str) -> None:
+        """There is work in `queue`: claim now, and look again a little later."""
+        self.queues.seen(queue)
+        self._next_poll = 0.0
+        self._look_again_at = time.monotonic() + wakeup.SECOND_LOOK_SECONDS
+        self.wake.set()
+
+    # -- the loop
+
+    def run(self) -> None:
+        """Loop until drained. Survives every loss of the connection."""
+        pause = 0.05
+        while not self._is_over():
+            self.wake.clear()
+            try:
+                if not self._connected:
+                    self._connect()
+                self._cycle()
+                pause = 0.05
+            except (DatabaseError, InterfaceError) as error:
+                self.counters.last_error = f"{type(error).__name__}: {error}"[:300]
+                if not self._is_lost(error) and self._rescue(error):
+                    continue
+                self._disconnect(error)
+                # Bounded by a quarter of the grace, so that after a restart of the database the rows are held in time.
+                self.wake.wait(pause)
+                pause = min(pause * 2, self.options.grace / 4)
+                continue
+            self.on_cycle(self)
+            self.wake.wait(self._timeout())
+        self._disconnect(None)
+        self.stopped.set()
+
+    def _is_over(self) -> bool:
+        return self.draining and not (
+            self.in_hand or self._to_record or self._later or self.pool.has_finished or self.pool.running
+        )
+
+    def _timeout(self) -> float:
+        """Return how long there is nothing to do, in seconds."""
+        now = time.monotonic()
+        until = now + self.options.poll
+        if self.pool.has_finished and self.pool.waiting <= self.pool.threads:
+            return 0.0
+        if self._wanted() and not self._empty:
+            return 0.0
+        if not self.draining:
+            until = min(until, max(self._next_poll, now))
+            if self._look_again_at > now:
+                until = min(until, self._look_again_at)
+        if self.in_hand:
+            until = min(until, self._last_hold + self.options.slice, self._next_cancel)
+        if self._ahead or self.pool.waiting:
+            until = min(until, now + HAND_BACK_SECONDS / 4)
+        if self._later:
+            until = min(until, self._later[0][0])
+        return max(0.0, until - now)
+
+    # -- the connection
+
+    def _connect(self) -> None:
+        sent_at = boottime()
+        self.connection.close()
+        self.connection.connect()
+        self.dialect.prepare_session(self.connection, name=f"django_jobs {self.worker}")
+        self._is_open = False
+        rows = self._rows()
+        if rows:
+            self._hold(dict(rows), rows)
+            self._look_for_taken()
+        self._resolve_uncertain()
+        self._connected = True
+        if not rows:
+            self.confirmation.confirm(sent_at, has_rows=False)
+        if self.counters.cycles:
+            logger.info("Worker %s has its database connection again; %d jobs in hand.", self.name, len(self.in_hand))
+
+    def _resolve_uncertain(self) -> None:
+        """Find out what became of the commit whose answer was lost."""
+        if not self._uncertain:
+            return
+        pending = {item.attempt.job_id: item.attempt.token for item in self._to_record}
+        landed = tokens_recorded(self.connection, pending)
+        for item in self._to_record:
+            if item.attempt.token in landed:
+                self._forget(item.attempt.token)
+        self._to_record = [item for item in self._to_record if item.attempt.token not in landed]
+        self._begin()
+        given = unclaim(self.connection, self.worker, keep=set(self.in_hand) | set(pending.values()))
+        self._hold({}, self._rows())
+        self.counters.handed_back += given
+        self._uncertain = False
+
+    def _disconnect(self, error: BaseException | None) -> None:
+        """Start nothing more; what has not begun will be given back after the reconnect."""
+        if error is not None and self._connected:
+            logger.warning("Worker %s lost its database connection: %s", self.name, error)
+        if error is not None and self.dialect.is_refusal(error):
+            self.confirmation.confirm(boottime(), has_rows=bool(self.in_hand))
+        self._connected = self._is_open = False
+        with suppress(Exception):
+            self.connection.close()
+        self._hand_back(
+            self.pool.take_back() + [attempt for _, attempt in self._ahead], "its worker lost the database connection"
+        )
+        self._ahead = []
+
+    def _is_lost(self, error: BaseException) -> bool:
+        return not self._connected or self.dialect.is_connection_loss(error) or not self.connection.is_usable()
+
+    def _rescue(self, error: BaseException) -> bool:
+        """A statement failed, the session lives: undo the cycle and hold again before anything else. False: reconnect."""
+        logger.warning("A cycle of worker %s failed and is undone: %s", self.name, error)
+        try:
+            with self.connection.cursor() as cursor:
+                if self._is_open:
+                    cursor.execute("ROLLBACK")
+            self._is_open = False
+            self._uncertain = True  # the failure may have come after the commit, from the statement behind it
+            self._resolve_uncertain()
+            self._hold(self._rows(), self._rows())
+        except (DatabaseError, InterfaceError):
+            return False
+        self.wake.wait(0.1)
+        return True
+
+    def _begin(self) -> None:
+        """Make sure that a transaction is open, for a write."""
+        self._wrote = True
+        if not self._is_open:
+            with self.connection.cursor() as cursor:
+                cursor.execute(self.dialect.begin_sql)
+            self._is_open = True
+
+    # -- one cycle
+
+    def _cycle(self) -> None:
+        self.counters.cycles += 1
+        now = time.monotonic()
+        self._collect(now)
+        if self.connection.queries_logged:
+            self.connection.queries_log.clear()
+        events: list[Event] = []
+        done: list[UUID] = []
+        if self._to_record:
+            self._begin()
+            if not self.listens:
+                self._next_poll = 0.0  # no notification tells of a follow-up that these jobs have enqueued
+            result = record(self.connection, self._to_record, worker_name=self.name)
+            events, done = result.events, result.done + result.fenced
+            self._note_fenced(result.fenced)
+            later = [(now + LATER_SECONDS, item) for item in result.later]
+        else:
+            later = []
+        self._write_notes()
+        promoted = self._promote()
+        claimed = self._claim(now)
+        self._commit(done, later, promoted, claimed, events)
+        if self.in_hand and now >= self._next_cancel:
+            self._next_cancel = now + CANCEL_SECONDS
+            self._heed_cancels()
+
+    def _collect(self, now: float) -> None:
+        """Gather what is to be recorded: finished attempts, hand-backs, what waited for somebody's lock."""
+        self._to_record += self.pool.take_finished()
+        self._to_record += [item for due, item in self._later if due <= now]
+        self._later = [(due, item) for due, item in self._later if due > now]
+        limit = 0.0 if self.draining else HAND_BACK_SECONDS
+        stale = self.pool.take_back(limit)
+        stale += [attempt for since, attempt in self._ahead if self.draining or now - since > limit]
+        self._ahead = [] if self.draining else [(since, a) for since, a in self._ahead if now - since <= limit]
+        self._hand_back(stale, "its worker is stopping" if self.draining else "claimed ahead and not begun in time")
+
+    def _hand_back(self, attempts: Iterable[Attempt], reason: str, parked: str = "") -> None:
+        for attempt in attempts:
+            self.counters.handed_back += 1
+            self._to_record.append(Finished(attempt, HandedBack(reason, parked=parked)))
+
+    def _write_notes(self) -> None:
+        with self._notes_lock:
+            notes, self._notes = self._notes, {}
+        live = [note for token, note in notes.items() if token in self.in_hand]
+        if not live:
+            return
+        self._begin()
+        try:
+            write_notes(self.connection, live)
+        except (DatabaseError, InterfaceError):
+            with self._notes_lock:
+                self._notes = {**notes, **self._notes}
+            raise
+
+    def _promote(self) -> list[Attempt]:
+        """Choose what may begin next among what was claimed ahead, and count it as started."""
+        if not self._ahead or self.draining:
+            return []
+        room = self.pool.free_threads + self.pool.lookahead(AHEAD_SECONDS, BATCH) - self.pool.waiting
+        chosen = [attempt for _, attempt in self._ahead[: max(room, 0)] if attempt.token not in self._unconfirmed]
+        if chosen:
+            self._begin()
+            promote(self.connection, chosen)
+        return chosen
+
+    def _wanted(self) -> int:
+        """Return how many more attempts this process could begin soon."""
+        if self.draining or not self._connected or self._limit_reached():
+            return 0
+        free = self.pool.free_threads
+        ahead = self.pool.lookahead(AHEAD_SECONDS, BATCH) - self.pool.waiting
+        return min(BATCH, max(0, free + ahead - len(self._ahead)) + (self.pool.free_async if self.async_tasks else 0))
+
+    def _limit_reached(self) -> bool:
+        limit = self.options.max_jobs
+        return limit is not None and self.counters.done + len(self.in_hand) >= limit
+
+    def _claim(self, now: float) -> list[Attempt]:
+        wanted = self._wanted()
+        if not wanted or (self._empty and now < self._next_poll and not (self._look_again_at and now >= self._look_again_at)):
+            return []
+        if now >= self._look_again_at:
+            self._look_again_at = 0.0
+        if self.options.max_jobs is not None:
+            wanted = min(wanted, self.options.max_jobs - self.counters.done - len(self.in_hand))
+        if not self._is_open and not self._is_work_likely():
+            return self._found(now, [], wanted)
+        self.queues.refresh(self.connection, now)
+        if self.connection.vendor != "postgresql":
+            self._begin()  # elsewhere a claim is several statements
+        claimed: list[Attempt] = []
+        for part, free, count in self._shares(wanted):
+            claimed += claim(
+                self.connection,
+                worker=self.worker,
+                worker_name=self.name,
+                tokens=[uuid.uuid4() for _ in range(count)],
+                free=free,
+                grace=self.options.grace,
+                queues=part,
+            )
+        return self._found(now, claimed, wanted)
+
+    def _is_work_likely(self) -> bool:
+        """Without row locks, or where a claim is several statements, look before taking a lock. Elsewhere the claim is the look."""
+        if self.connection.vendor == "postgresql":
+            return True
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"SELECT 1 FROM {db.JOB} WHERE status = 'ready' AND parked = '' LIMIT 1")
+            return cursor.fetchone() is not None
+
+    def _shares(self, wanted: int) -> list[tuple[Any, int, int]]:
+        """Split what is wanted between threads and coroutines: (filter, free slots, how many)."""
+        free = self.pool.free_threads
+        if not self.async_tasks:
+            return [(self.queues.filter(), free, wanted)]
+        for_async = min(self.pool.free_async, wanted)
+        shares = []
+        if for_async:
+            shares.append((self.queues.filter(only=self.async_tasks), for_async, for_async))
+        if wanted > for_async:
+            shares.append((self.queues.filter(skip=self.async_tasks), free, wanted - for_async))
+        return shares
+
+    def _found(self, now: float, claimed: list[Attempt], wanted: int) -> list[Attempt]:
+        self._empty = len(claimed) < wanted
+        self._next_poll = now + self.options.poll
+        self.counters.claimed += len(claimed)
+        return claimed
+
+    def _commit(
+        self,
+        done: list[UUID],
+        later: list[tuple[float, Finished]],
+        promoted: list[Attempt],
+        claimed: list[Attempt],
+        events: list[Event],
+    ) -> None:
+        """Commit the cycle and hold what is in hand; then, and only then, start functions and tell listeners."""
+        now = time.monotonic()
+        for token in done:
+            self._forget(token)
+        for attempt in claimed:
+            self.in_hand[attempt.token] = InHand(attempt, now)
+        due = not self._last_hold or now - self._last_hold >= self.options.slice
+        if not (self._is_open or claimed or (self.in_hand and due)):
+            return
+        if self._is_open and self.in_hand and self.dialect.row_locks and not (self._wrote or claimed or due):
+            return  # only looked: the open transaction goes on holding
+        if done or claimed:
+            self._uncertain = True
+        try:
+            self._hold(self._to_refresh(now), self._rows())
+        except (DatabaseError, InterfaceError):
+            # Not in hand until a hold has listed it: what was claimed is looked for after the reconnect.
+            for attempt in claimed:
+                self.in_hand.pop(attempt.token, None)
+            for item in self._to_record:
+                self.in_hand.setdefault(item.attempt.token, InHand(item.attempt, now))
+            raise
+        self._uncertain = False
+        self._to_record = []
+        self._later += later
+        self.counters.done += len(done)
+        self._start(promoted, claimed)
+        if events:
+            self.dispatch(events)
+
+    def _to_refresh(self, now: float) -> dict[UUID, UUID]:
+        """Return the rows whose `expires_at` must move on; those claimed just now are fresh."""
+        limit = now - self.options.slice * 0.9
+        rows = {}
+        for token, item in self.in_hand.items():
+            if item.refreshed <= limit and token not in self._unconfirmed:
+                rows[item.attempt.job_id] = token
+        return rows
+
+    def _rows(self) -> dict[UUID, UUID]:
+        return {item.attempt.job_id: token for token, item in self.in_hand.items()}
+
+    def _hold(self, refresh: dict[UUID, UUID], rows: dict[UUID, UUID]) -> None:
+        sent_at, now = boottime(), time.monotonic()
+        if not self.dialect.row_locks and not self._is_open:
+            self._begin()
+        held = self.dialect.hold(self.connection, refresh, rows, self.options.grace, is_open=self._is_open)
+        self._is_open = bool(rows) and self.dialect.row_locks
+        self._wrote = False
+        self._last_hold = now
+        for token in refresh.values():
+            if token in self.in_hand:
+                self.in_hand[token].refreshed = now
+        self._unconfirmed = set(rows.values()) - held
+        self.confirmation.confirm(sent_at, has_rows=bool(rows))
+        if self._unconfirmed:
+            self._look_for_taken()
+
+    def _look_for_taken(self) -> None:
+        """Find out about rows that the hold did not list: locked by somebody who looks (tried again), or gone (taken over)."""
+        rows = {self.in_hand[t].attempt.job_id: t for t in self._unconfirmed if t in self.in_hand}
+        if not rows:
+            return
+        present = tokens_present(self.connection, rows)
+        gone = set(rows.values()) - present
+        self._note_fenced(gone)
+        for token in gone:
+            self._forget(token)
+        self._unconfirmed = present
+
+    def _note_fenced(self, tokens: Iterable[UUID]) -> None:
+        for token in tokens:
+            item = self.in_hand.get(token)
+            if item is not None:
+                logger.warning("Job %s was taken over from worker %s: its copy here is stopped.", item.attempt.job_id, self.name)
+                self.counters.fenced += 1
+                self.executor.cancel(token, "the attempt was taken over")
+
+    def _forget(self, token: UUID) -> None:
+        self.in_hand.pop(token, None)
+        self._unconfirmed.discard(token)
+
+    def _start(self, promoted: list[Attempt], claimed: list[Attempt]) -> None:
+        """Hand attempts to the pool: only those whose token the last hold has listed."""
+        now = time.monotonic()
+        begun = {attempt.token for attempt in promoted}
+        self._ahead = [(since, attempt) for since, attempt in self._ahead if attempt.token not in begun]
+        start = [attempt for attempt in promoted if attempt.token in self.in_hand]
+        for attempt in claimed:
+            if attempt.token not in self.in_hand:
+                continue
+            if not self.known(attempt.task):
+                self.queues.unknown(attempt.task)
+                self._hand_back([attempt], "no task of this name is known to the worker that looked", parked="unknown_task")
+            elif attempt.prefetched or attempt.token in self._unconfirmed:
+                self._ahead.append((now, attempt))
+            else:
+                start.append(attempt)
+        start = [attempt for attempt in start if attempt.token not in self._unconfirmed]
+        if start:
+            self.pool.put(start)
+        if any(isinstance(item.outcome, HandedBack) for item in self._to_record):
+            self.wake.set()
+
+    # -- cancels
+
+    def _heed_cancels(self) -> None:
+        wishes = cancel_wishes(self.connection, [item.attempt.job_id for item in self.in_hand.values()])
+        by_job: dict[UUID, CancelWish] = {wish.job_id: wish for wish in wishes}
+        for token, item in self.in_hand.items():
+            wish = by_job.get(item.attempt.job_id)
+            if wish is None:
+                continue
+            if not item.cancelled:
+                item.cancelled = True
+                self.executor.cancel(token, wish.reason or "cancelled on request")
+            if wish.force:
+                self.force_stop(token, wish.reason or "cancelled on request")
