@@ -1,2 +1,437 @@
+"""Tasks: the `job` decorator, the task object that it makes, and the registry of the tasks that this process knows.
+
+A worker runs registered tasks only: nothing is ever imported because a row or a request names it. Tasks are registered when they are
+declared, so the module that declares one has to be imported; `tasks` and `jobs` modules of installed apps are, at start-up.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from importlib import import_module
+from types import FunctionType, MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+from asgiref.sync import sync_to_async
+from django.utils import timezone
+from django.utils.module_loading import import_string, module_has_submodule
+
+from . import conf, options
+from .compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, InvalidTask, Task, task_backends
+from .exceptions import InvalidOption, UnknownTask
+from .options import UNSET, Unset
+
+if TYPE_CHECKING:
+    from .outcomes import Attempt
+    from .results import JobResult
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+if TYPE_CHECKING:
+    _TaskBase = Task
+else:
+
+    class _TaskBase(Task, Generic[P, R]):
+        """Django's Task, which is generic in its type stubs and in the back-port only."""
+
+        __slots__ = ()
+
+
+logger = logging.getLogger("django_jobs.task")
+
+#: A moment: an aware datetime, a timedelta or number of seconds from now (by the database's clock), or a string such as "1h30m".
+Moment = datetime | timedelta | int | float | str
+#: A duration: a number of seconds, a timedelta, or a string such as "10m".
+Duration = timedelta | int | float | str
+#: Pauses between attempts; see `TaskOptions`.
+Backoff = int | float | list[float] | tuple[float, ...] | Mapping[int, float | tuple[float, float]] | Callable[..., float | None]
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `job` and `using` take beside Django's own arguments. Where an option says nothing, the queue's setting holds, else the project's.
+
+    * `max_attempts`: starts at most, whatever ends them; None for no bound.
+    * `backoff`: the pause before the next attempt: seconds; a list of them, whose last one repeats; a dict from attempt to seconds or to a
+      range `(low, high)`; a function of the exception and the task result that returns seconds, or None for the default.
+    * `retry_for`: exception classes that are retried; any other is final, except `Retry`, database conflicts, time-outs and deaths.
+    * `timeout`, `timeout_grace`, `heartbeat_timeout`, `cpu_timeout`: durations for each attempt; 0 is no limit.
+    * `start_by`: a job that has not started by then is cancelled; a duration counts from the enqueue.
+    * `max_deaths`: a job under which the worker died this many times in a row has failed.
+    * `retention`: how long finished jobs are kept: a duration, or a dict from final status to duration, None for ever.
+    * `tags`, `metadata`, `description`: for people and filters; strings, a dict of JSON, a text.
+    * `serializer`: "json", or "typed" for dates, decimals, UUIDs, model instances and more.
+    * `atomic`: run the task and record its success in one database transaction.
+    * `isolate`: run each attempt in a process of its own.
+    * `on_success`, `on_failure`: functions called after the final outcome, which they can't change.
+    * `enqueue_on_commit`: enqueue only when the open transaction of the default database (or of the alias given) commits: for jobs that
+      live in another database than the data that they are about.
+    """
+
+    max_attempts: int | None | Unset
+    backoff: Backoff | None
+    retry_for: Iterable[type[BaseException]] | type[BaseException]
+    timeout: Duration | None
+    timeout_grace: Duration | None
+    heartbeat_timeout: Duration | None
+    cpu_timeout: Duration | None
+    start_by: Moment | None
+    max_deaths: int | None
+    retention: Duration | Mapping[str, Duration | None] | None
+    tags: Iterable[str]
+    metadata: Mapping[str, Any]
+    serializer: options.SerializerName
+    atomic: bool
+    isolate: bool
+    on_success: Callable[..., Any] | None
+    on_failure: Callable[..., Any] | None
+    enqueue_on_commit: bool | str
+    description: str
+
+
+class Arguments:
+    """The arguments of one call, for `enqueue_many` where positional and keyword arguments come together."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args, self.kwargs = args, kwargs
+
+    def __repr__(self) -> str:
+        parts = [repr(value) for value in self.args] + [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        return f"Arguments({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTask(_TaskBase[P, R]):
+    """A task of Django's, with the options of django_jobs. Made by `job`; immutable, hashable, and importable by its name.
+
+    `enqueue(...)` and `aenqueue(...)` store a job in the caller's transaction and return a `JobResult`; they raise `InvalidArguments` (a
+    TypeError) for arguments that do not fit the function or that JSON can't hold, before any SQL. `call(...)` runs the function here and now.
+    """
+
+    max_attempts: int | None | Unset = UNSET
+    backoff: Any = None
+    retry_for: tuple[type[BaseException], ...] = ()
+    timeout: float | None = None
+    timeout_grace: float | None = None
+    heartbeat_timeout: float | None = None
+    cpu_timeout: float | None = None
+    start_by: datetime | timedelta | None = None
+    max_deaths: int | None = None
+    retention: options.FrozenDict | None = None
+    tags: tuple[str, ...] = ()
+    metadata: options.FrozenDict = options.FrozenDict()
+    serializer: str = "json"
+    atomic: bool = False
+    isolate: bool = False
+    on_success: Callable[..., Any] | None = None
+    on_failure: Callable[..., Any] | None = None
+    enqueue_on_commit: bool | str = False
+    description: str = ""
+    #: Seconds from the enqueue, by the database's clock, to the earliest start. Set by `using(run_after=<timedelta>)`.
+    delay: float | None = None
+    # What `backend` computed for this very object: the columns that are the same for each of its jobs.
+    _columns: Any = field(init=False, default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, check in options.CHECKS.items():
+            value = getattr(self, name)
+            if value is not _DEFAULTS[name]:
+                object.__setattr__(self, name, check(value, name))
+        if self.run_after is not None and not isinstance(self.run_after, datetime):
+            object.__setattr__(self, "delay", options.seconds(self.run_after, "run_after"))
+            object.__setattr__(self, "run_after", None)
+        # No zero-argument super() in a dataclass with slots: the class was made twice.
+        Task.__post_init__(self)
+        register(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path of the declared task, and what `using` changed."""
+        declared = _registry.get(self.module_path, self)
+        names = [item.name for item in fields(self) if item.init and item.name != "func"]
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(declared, name, None)}
+        return (_unpickle, (self.module_path, changes))
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: Moment | None = None,
+        backend: str | None = None,
+        **changes: Unpack[TaskOptions],
+    ) -> JobTask[P, R]:
+        """Return this task with other options; this one stays as it is.
+
+        `run_after` takes an aware datetime, or a timedelta, a number of seconds or a string such as "1h30m", which count from the enqueue by the
+        database's clock; 0 takes a start time off again. As in Django, None for these four leaves them as they are. Any option of `job` may be
+        given; there None has its meaning. Raises `InvalidTask` or `InvalidOption`.
+        """
+        _check_names(changes)
+        new: dict[str, Any] = dict(changes)
+        for name, value in (("priority", priority), ("queue_name", queue_name), ("backend", backend)):
+            if value is not None:
+                new[name] = value
+        if run_after is not None:
+            new["run_after"], new["delay"] = _start(run_after, task_backends[backend or self.backend])
+        return replace(self, **new)
+
+    def enqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult]:
+        """Store a job for each of `calls`, all or none, in one statement for each thousand. Return the results in the same order.
+
+        A call is a tuple (or list) of positional arguments, a dict of keyword arguments, or `Arguments(1, lang="de")` for both. Raises
+        `InvalidArguments`, whose `index` says which call, and whatever the iterable raises; nothing is stored then.
+        """
+        backend: Any = self.get_backend()
+        if hasattr(backend, "enqueue_many"):
+            results: list[JobResult] = backend.enqueue_many(self, calls)
+            return results
+        return [backend.enqueue(self, *split_call(call, index)) for index, call in enumerate(calls)]
+
+    async def aenqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult]:
+        """See `enqueue_many`."""
+        return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+    def _result_for(self, attempt: Attempt) -> JobResult:
+        """Return the result object of a running attempt, from what the attempt says: no query."""
+        from .results import for_attempt
+
+        return for_attempt(self, attempt)
+
+
+_DEFAULTS = {item.name: item.default for item in fields(JobTask)}
+
+
+def _start(value: Moment, backend: Any) -> tuple[datetime | None, float | None]:
+    """Return (run_after, delay) for what `using` was given as run_after."""
+    if isinstance(value, datetime):
+        return value, None
+    delay = options.seconds(value, "run_after")
+    if delay <= 0:
+        return None, None
+    if getattr(backend, "supports_delay", False):
+        return None, delay
+    return timezone.now() + timedelta(seconds=delay), None  # a back end of Django's own, in a test
+
+
+def _check_names(changes: Mapping[str, Any]) -> None:
+    for name in changes:
+        if name not in options.CHECKS:
+            near = difflib.get_close_matches(name, [*options.CHECKS, "queue_name", "priority", "run_after", "backend"], 1)
+            raise TypeError(f"{name!r} is no option of a task." + (f" Did you mean {near[0]!r}?" if near else ""))
+
+
+def _unpickle(path: str, changes: dict[str, Any]) -> Task[..., Any]:
+    """Find the task that `path` names, importing its module, and apply `changes`."""
+    if (declared := _registry.get(path)) is None:
+        try:
+            found = import_string(path)
+        except ImportError as error:
+            raise ValueError(f"Expected {path!r} to point to a Task instance.") from error
+        declared = _registry.get(path, found)
+    if not isinstance(declared, Task):
+        raise ValueError(f"Expected {path!r} to point to a Task instance.")
+    return replace(declared, **changes) if changes else declared
+
+
+@overload
+def job(function: Callable[P, R], /) -> JobTask[P, R]: ...
+@overload
+def job(
+    *,
+    takes_context: Literal[True],
+    priority: int = 0,
+    queue_name: str = ...,
+    backend: str = ...,
+    **task_options: Unpack[TaskOptions],
+) -> Callable[[Callable[Concatenate[Any, P], R]], JobTask[P, R]]: ...
+@overload
+def job(
+    *,
+    takes_context: Literal[False] = False,
+    priority: int = 0,
+    queue_name: str = ...,
+    backend: str = ...,
+    **task_options: Unpack[TaskOptions],
+) -> Callable[[Callable[P, R]], JobTask[P, R]]: ...
+
+
+def job(
+    function: Any = None,
+    /,
+    *,
+    priority: int = 0,
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+    takes_context: bool = False,
+    **task_options: Any,
+) -> Any:
+    """Make a function of a module a task that can be enqueued: `@job`, or `@job(queue_name="mail", timeout=30)`.
+
+    `priority` is a whole number from -100 to 100, the higher the sooner; `queue_name` may be dotted (`billing.invoices` is below `billing`);
+    `backend` is an alias of the setting TASKS; with `takes_context` the function's first parameter is called `context` and gets the
+    `JobContext`. For all else see `TaskOptions`. Works with any back end in TASKS, so that tests may use Django's own dummy or immediate one.
+
+    Raises `InvalidTask` for a function that no worker could find (a lambda, a nested function), `InvalidOption` for a bad value, and
+    TypeError for an unknown option.
+    """
+    if "run_after" in task_options:
+        raise TypeError("run_after can't be given where a task is declared: use .using(run_after=...).")
+    _check_names(task_options)
+
+    def make(func: Callable[..., Any]) -> JobTask[..., Any]:
+        made_by: type[Any] = task_backends[backend].task_class
+        cls = made_by if issubclass(made_by, JobTask) else JobTask
+        task: JobTask[..., Any] = cls(
+            func=func, priority=priority, queue_name=queue_name, backend=backend, takes_context=takes_context, **task_options
+        )
+        return task
+
+    if function is None:
+        return make
+    if not callable(function):
+        raise TypeError(f"job() decorates a function, and takes its options by name; it was given {function!r}.")
+    return make(function)
+
+
+def split_call(call: Any, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and keyword arguments of an item of `enqueue_many`. Raises `InvalidArguments` with `index`."""
+    if isinstance(call, tuple):
+        return call, {}
+    if isinstance(call, Arguments):
+        return call.args, call.kwargs
+    if isinstance(call, Mapping):
+        return (), dict(call)
+    if isinstance(call, list):
+        return tuple(call), {}
+    from .exceptions import InvalidArguments
+
+    raise InvalidArguments(
+        f"{call!r} is no call: use a tuple of positional arguments, such as ({call!r},), a dict of keyword arguments, or Arguments(...).",
+        index=index,
+    )
+
+
+# --- The registry -------------------------------------------------------------------------------------------------------------------------
+
+_registry: dict[str, Task[..., Any]] = {}
+#: Modules of tasks that could not be imported, with what they raised.
+_import_errors: dict[str, str] = {}
+
+#: The modules of an installed app in which tasks are looked for.
+MODULES = ("tasks", "jobs")
+
+
+def register(task: Task[..., Any]) -> None:
+    """Make `task` known to this process under its dotted name. What `using` made of a registered task changes nothing."""
+    name = task.module_path
+    known = _registry.get(name)
+    if (known is None or known.func is not task.func) and not getattr(task.func, "is_placeholder", False):
+        _registry[name] = task
+
+
+def registered() -> Mapping[str, Task[..., Any]]:
+    """Return every task that this process knows, by dotted name."""
+    return MappingProxyType(_registry)
+
+
+def import_errors() -> Mapping[str, str]:
+    """Return the modules of tasks that could not be imported at start-up, with the error of each."""
+    return MappingProxyType(_import_errors)
+
+
+def find_task(name: str) -> Task[..., Any]:
+    """Return the registered task of this dotted name, or of the name that `TASK_ALIASES` gives for it. Never imports anything.
+
+    Raises `UnknownTask`, which says so if the module that the name begins with could not be imported.
+    """
+    if (task := _registry.get(name)) is not None:
+        return task
+    aliases = conf.jobs_settings().task_aliases
+    seen, alias = {name}, name
+    while (alias := aliases.get(alias, "")) and alias not in seen:
+        seen.add(alias)
+        if (task := _registry.get(alias)) is not None:
+            return task
+    for module, error in _import_errors.items():
+        if name.startswith(f"{module}."):
+            raise UnknownTask(f"The task {name!r} is unknown: its module {module!r} could not be imported: {error}")
+    raise UnknownTask(f"The task {name!r} is unknown here: its module was not imported, or has no task of this name (any more).")
+
+
+def check_is_findable(task: Task[..., Any]) -> None:
+    """Raise `InvalidTask` unless a worker, which imports modules and nothing else, comes to know this task, too."""
+    func = task.func
+    if func.__module__ == "__main__":
+        raise InvalidTask(f"{task.module_path}: a worker can't import the script that this process runs. Move the task to a module.")
+    found: Any = sys.modules.get(func.__module__)
+    for part in func.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is func or getattr(found, "func", None) is func:
+        return
+    if any(value is task or getattr(value, "func", None) is func for value in vars(sys.modules[func.__module__]).values()):
+        return
+    raise InvalidTask(f"{task.module_path}: nothing in its module leads to this task, so no worker can find it. Declare it at module level.")
+
+
+def placeholder(name: str, backend: str) -> JobTask[..., Any]:
+    """Return a stand-in for a task that is unknown here, so that the results of its jobs can still be read. It can't be run."""
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        raise UnknownTask(f"The task {name!r} is unknown here: it can't be run.")
+
+    func = FunctionType(run.__code__, run.__globals__, name.rpartition(".")[2], None, run.__closure__)
+    func.__module__, _, func.__qualname__ = name.rpartition(".")
+    func.is_placeholder = True  # type: ignore[attr-defined]
+    return JobTask(func=func, backend=backend)
+
+
 def autodiscover() -> None:
-    pass
+    """Import the modules `tasks` and `jobs` of every installed app and register the tasks in them, Django's plain ones, too.
+
+    A module that can't be imported is logged and kept in `import_errors` (a system check reports it): the other apps' tasks still run.
+    """
+    from django.apps import apps
+
+    for config in apps.get_app_configs():
+        for name in MODULES:
+            if config.module is not None and module_has_submodule(config.module, name):
+                _discover(f"{config.name}.{name}")
+
+
+def _discover(name: str) -> None:
+    try:
+        import_module(name)
+    except (Exception, SystemExit) as error:
+        _import_errors[name] = f"{type(error).__name__}: {error}"
+        logger.exception("The module %s could not be imported: its tasks are unknown to this process.", name)
+        return
+    _import_errors.pop(name, None)
+    for module_name, module in list(sys.modules.items()):
+        if module_name == name or module_name.startswith(f"{name}."):
+            _register_all(module)
+
+
+def _register_all(module: ModuleType) -> None:
+    for value in list(vars(module).values()):
+        if isinstance(value, Task):
+            register(value)
+
+
+__all__ = [
+    "Arguments",
+    "InvalidOption",
+    "JobTask",
+    "TaskOptions",
+    "autodiscover",
+    "find_task",
+    "import_errors",
+    "job",
+    "register",
+    "registered",
+]

@@ -1,0 +1,311 @@
+"""The back end for `TASKS`: jobs are rows in the project's own database, written in the caller's transaction.
+
+Imported before any model can be, since tasks are declared while Django starts: so rows and verbs are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.utils import timezone, translation
+
+from . import conf, options, retry, serializers, signals
+from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
+from .durations import MAX_SECONDS
+from .exceptions import InvalidArguments, InvalidOption
+from .queues import check_queue_name
+from .results import DJANGO_STATUS, JobResult, from_row
+from .task import JobTask, check_is_findable, register, split_call
+
+if TYPE_CHECKING:
+    from .lifecycle.enqueue import NewJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The longest dotted name of a task that its column holds.
+MAX_TASK_NAME = 255
+
+
+class JobsBackend(BaseTaskBackend):
+    """Django's Tasks, kept in the project's own database and run by `manage.py runjobs`.
+
+    `TASKS = {"default": {"BACKEND": "django_jobs.backend.JobsBackend"}}` is all the set-up there is. `QUEUES`: the names that are allowed;
+    left out, any name is. `OPTIONS`: `database`, the alias that holds the jobs; `direct_database`, an alias that reaches the same one past
+    a pooler; `MAX_ATTEMPTS` and `BACKOFF`, defaults for the jobs of this back end.
+    """
+
+    task_class = JobTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+    #: Whether a start time may be given as a delay, to be counted from the enqueue by the database's clock.
+    supports_delay = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, {"QUEUES": [], **params})
+
+    @property
+    def using(self) -> str:
+        """The alias of the database that holds the jobs of this back end."""
+        return conf.backend_options(self.alias).database
+
+    def validate_task(self, task: Task[..., Any]) -> None:
+        """Raise `InvalidTask` unless this back end can store jobs of `task`; the message names the field."""
+        if not inspect.isroutine(task.func):
+            raise InvalidTask("Task function must be defined at a module level.")
+        try:
+            options.check_priority(task.priority)
+            check_queue_name(task.queue_name)
+        except InvalidOption as error:
+            raise InvalidTask(str(error)) from error
+        super().validate_task(task)
+        if len(task.module_path) > MAX_TASK_NAME:
+            raise InvalidTask(f"The name {task.module_path!r} is longer than {MAX_TASK_NAME} characters.")
+        if task.run_after is not None and _aware(task.run_after) - datetime.now(UTC) > timedelta(seconds=MAX_SECONDS):
+            raise InvalidTask("run_after is out of range: a hundred years ahead are the most.")
+
+    def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:  # type: ignore[override]
+        """Store a job in the transaction that is open on the jobs' database, and return its result.
+
+        A rollback removes the job; nothing starts before the commit; the wake-up goes out with it. Raises `InvalidTask`, and `InvalidArguments`
+        (a TypeError) that says where, before any SQL. A listener that raises is logged and disturbs nobody.
+        """
+        self.validate_task(task)
+        template = Template(task, self.alias, self.using)
+        return self._store(template, [template.job(tuple(args), kwargs)])[0]
+
+    async def aenqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:  # type: ignore[override]
+        """See `enqueue`. The work on the database is done in the thread of synchronous code, within its transaction."""
+        return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
+
+    def enqueue_many(self, task: Task[P, R], calls: Iterable[Any]) -> list[JobResult[P, R]]:
+        """Store a job for each of `calls` (see `JobTask.enqueue_many`), all or none; return the results in the same order."""
+        self.validate_task(task)
+        template = Template(task, self.alias, self.using)
+        jobs: list[NewJob] = []
+        for index, call in enumerate(calls):
+            args, kwargs = split_call(call, index)
+            try:
+                jobs.append(template.job(args, kwargs))
+            except InvalidArguments as error:
+                raise InvalidArguments(str(error), path=error.path, index=index) from None
+        return self._store(template, jobs)
+
+    async def aenqueue_many(self, task: Task[P, R], calls: Iterable[Any]) -> list[JobResult[P, R]]:
+        """See `enqueue_many`."""
+        return await sync_to_async(self.enqueue_many, thread_sensitive=True)(task, calls)
+
+    def _store(self, template: Template, jobs: list[NewJob]) -> list[JobResult[..., Any]]:
+        """Insert `jobs`, now or when the other database's transaction commits, tell the listeners, and return the results."""
+        from .lifecycle import enqueue
+
+        if (alias := template.commit_alias) and connections[alias].in_atomic_block:
+            results = [template.result(job) for job in jobs]
+
+            def insert_late() -> None:
+                enqueue.insert(jobs, using=template.using)
+                for job, result in zip(jobs, results, strict=True):
+                    object.__setattr__(result, "enqueued_at", job.enqueued_at)
+                _tell(type(self), results)
+
+            transaction.on_commit(insert_late, using=alias)
+            return results
+        if len(connections.settings) > 1:
+            _warn_of_other_transaction(template.using)
+        enqueue.insert(jobs, using=template.using)
+        results = [template.result(job) for job in jobs]
+        _tell(type(self), results)
+        return results
+
+    def get_result(self, result_id: str) -> JobResult[..., Any]:
+        """Return the result of the job with this id. Raises `TaskResultDoesNotExist` if this back end has none."""
+        from .models import Job, JobAttempt
+
+        try:
+            job = Job.objects.using(self.using).get(pk=UUID(str(result_id)), backend=self.alias)
+        except (Job.DoesNotExist, ValueError):
+            raise TaskResultDoesNotExist(result_id) from None
+        return from_row(job, JobAttempt.objects.using(self.using).filter(job=job.pk).order_by("number") if job.starts else ())
+
+
+class Template:
+    """What the jobs of one call of `enqueue` or `enqueue_many` have in common."""
+
+    def __init__(self, task: Task[..., Any], backend: str, using: str) -> None:
+        register(task)
+        self.task, self.using = task, using
+        self.call = call_of(task)
+        self.serializer = "json"
+        self.commit_alias = ""
+        self.common: dict[str, Any] = {
+            "task": task.module_path,
+            "backend": backend,
+            "queue": task.queue_name,
+            "priority": int(task.priority),
+            "run_after": _aware(task.run_after) if task.run_after is not None else None,
+            "context": captured_context(),
+        }
+        if isinstance(task, JobTask):
+            self._take_options(task)
+
+    def _take_options(self, task: JobTask[..., Any]) -> None:
+        self.serializer = task.serializer
+        if task.enqueue_on_commit:
+            self.commit_alias = task.enqueue_on_commit if isinstance(task.enqueue_on_commit, str) else DEFAULT_DB_ALIAS
+        if task.delay is not None:
+            self.common["run_after"] = timedelta(seconds=task.delay)
+        for name in _COPIED:
+            self.common[name] = getattr(task, name)
+        if task.backoff is not None:
+            self.common["backoff"] = retry.normalise_backoff(task.backoff)
+
+    def job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
+        """Return a job for these arguments. Raises `InvalidArguments`."""
+        from .lifecycle.enqueue import NewJob
+
+        self.call.check(args, kwargs)
+        return NewJob(
+            args=serializers.to_json(args, serializer=self.serializer, path="args") if args else [],
+            kwargs=serializers.to_json(dict(kwargs), serializer=self.serializer, path="kwargs") if kwargs else {},
+            **self.common,
+        )
+
+    def result(self, job: NewJob) -> JobResult[..., Any]:
+        """Return the result of a job just stored, the same that a look-up would give."""
+        task = self.task
+        if isinstance(job.run_after, datetime) and isinstance(task, JobTask) and task.delay is not None:
+            task = replace(task, run_after=job.run_after, delay=None)
+        return JobResult(
+            task=task,
+            id=str(job.id),
+            status=DJANGO_STATUS[job.status],
+            job_status=job.status,
+            enqueued_at=job.enqueued_at,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=job.args,
+            kwargs=job.kwargs,
+            backend=job.backend,
+            errors=[],
+            worker_ids=[],
+            using=self.using,
+        )
+
+
+#: Options of a task that are columns of its jobs under the same name.
+_COPIED = (
+    "start_by",
+    "timeout",
+    "timeout_grace",
+    "heartbeat_timeout",
+    "cpu_timeout",
+    "max_attempts",
+    "max_deaths",
+    "retention",
+    "tags",
+    "metadata",
+    "serializer",
+    "description",
+)
+
+
+class Call:
+    """Checks arguments against the signature of a task's function; most calls without `Signature.bind`, which is slow."""
+
+    __slots__ = ("name", "required", "signature", "total")
+
+    def __init__(self, task: Task[..., Any]) -> None:
+        parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
+        self.signature = inspect.Signature(parameters)
+        self.name = task.name
+        plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        is_simple = len(plain) == len(parameters)
+        self.total = len(plain) if is_simple else -1
+        self.required = sum(1 for p in plain if p.default is p.empty)
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `InvalidArguments` unless the function can be called so."""
+        if not kwargs and self.required <= len(args) <= self.total:
+            return
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidArguments(f"{self.name}(): {error}.") from None
+
+
+_calls: dict[Callable[..., Any], Call] = {}
+
+
+def call_of(task: Task[..., Any]) -> Call:
+    """Return the checker of a task's arguments, made at its first use, which also checks that workers can find the task."""
+    if (call := _calls.get(task.func)) is None:
+        check_is_findable(task)
+        call = _calls[task.func] = Call(task)
+    return call
+
+
+def _aware(moment: datetime) -> datetime:
+    """With USE_TZ off, Django takes naive times, in the time zone of the settings."""
+    return timezone.make_aware(moment, timezone.get_default_timezone()) if timezone.is_naive(moment) else moment
+
+
+def captured_context() -> dict[str, Any]:
+    """Return what travels with a job: language and time zone where they are not those of the settings, and the project's own `CONTEXT`.
+
+    The project's values are kept under the dotted name of the capturing function.
+    """
+    context: dict[str, Any] = {}
+    if (language := translation.get_language()) and language != settings.LANGUAGE_CODE:
+        context["language"] = language
+    zone = timezone.get_current_timezone()
+    if zone is not timezone.get_default_timezone() and (key := getattr(zone, "key", None)):
+        context["timezone"] = key
+    for capture, _ in conf.context_pairs():
+        name = f"{capture.__module__}.{capture.__qualname__}"
+        context[name] = serializers.to_json(capture(), path=f"CONTEXT: {name}()")
+    return context
+
+
+def _tell(sender: type[JobsBackend], results: Sequence[JobResult[..., Any]]) -> None:
+    """Send Django's signal for each. A listener's error is logged; what it broke in the transaction is rolled back to before it."""
+    if len(task_enqueued.receivers) <= 1:
+        # Only Django's own, which logs: no savepoint around that, and nothing at all where it would log nothing.
+        if _django_logger.isEnabledFor(logging.DEBUG):
+            for result in results:
+                task_enqueued.send_robust(sender, task_result=result)
+        return
+    for result in results:
+        signals.call_listeners(task_enqueued, sender, "task_enqueued", task_result=result, job_id=result.id)
+
+
+#: Where Django's own listener logs: "django.tasks" or, from the back-port, "django_tasks".
+_django_logger = logging.getLogger(Task.__module__.rpartition(".")[0])
+
+
+def _warn_of_other_transaction(using: str) -> None:
+    """Warn where a transaction is open on another database, but not on the one of the jobs: its rollback would leave the job."""
+    if connections[using].in_atomic_block:
+        return
+    for connection in connections.all(initialized_only=True):
+        if connection.alias != using and connection.in_atomic_block:
+            warnings.warn(
+                f"A job was enqueued on the database {using!r} while a transaction is open on {connection.alias!r}: a rollback there does not"
+                " take the job back, and it may start before the commit. Declare the task with enqueue_on_commit=True, or open a transaction"
+                f" on {using!r}, too.",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+            return

@@ -1,0 +1,218 @@
+"""The options of a task: each is checked where it is declared, and frozen, so that a task stays hashable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final, Literal, NoReturn
+
+from . import retry, serializers
+from .durations import MAX_SECONDS, parse_duration
+from .exceptions import InvalidOption
+from .queues import check_queue_name
+from .statuses import FINAL
+
+PRIORITY_MIN: Final = -100
+PRIORITY_MAX: Final = 100
+MAX_DESCRIPTION: Final = 255
+MAX_TAG: Final = 100
+#: The greatest value of an integer column on every database.
+MAX_INTEGER: Final = 2**31 - 1
+
+SERIALIZERS: Final = ("json", "typed")
+
+
+class Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+#: "This option says nothing", where None says something: `max_attempts=None` means no bound.
+UNSET: Final = Unset.UNSET
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that can't be changed, and can be hashed. Make one with `freeze`."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (FrozenDict, (dict(self),))
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("The options of a task can't be changed: make another task with using().")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+
+def freeze(value: Any) -> Any:
+    """Return `value` (JSON, or a tuple) with dicts as `FrozenDict` and lists as tuples, to any depth."""
+    if isinstance(value, Mapping):
+        return FrozenDict({key: freeze(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def check_priority(value: Any, field: str = "priority") -> int:
+    """Return `value` as an int if it is a whole number from -100 to 100. Raises `InvalidOption`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not PRIORITY_MIN <= value <= PRIORITY_MAX or int(value) != value:
+        raise InvalidOption(field, f"must be a whole number between {PRIORITY_MIN} and {PRIORITY_MAX}, not {value!r}.")
+    return int(value)
+
+
+def seconds(value: Any, field: str) -> float:
+    """Return a duration (see `durations.parse_duration`) in seconds; here it may be negative, but for text. Raises `InvalidOption`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+        return -parse_duration(-value, field=field)
+    return parse_duration(value, field=field)
+
+
+def limit(value: Any, field: str) -> float | None:
+    """Return a limit in seconds; None stays None ("as the queue says"), 0 means no limit. Raises `InvalidOption`."""
+    return None if value is None else parse_duration(value, field=field)
+
+
+def moment(value: Any, field: str) -> datetime | timedelta | None:
+    """Return when something is due: an aware datetime, or a timedelta from now by the database's clock; None stays None.
+
+    Takes those two, numbers of seconds, and strings such as "1h30m". Raises `InvalidOption` for a naive datetime, since it says of no
+    time zone, and for one further ahead than a hundred years.
+    """
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        if value.tzinfo is None or value.utcoffset() is None:
+            raise InvalidOption(field, f"must be an aware datetime, but {value!r} has no time zone.")
+        if (value - datetime.now(UTC)).total_seconds() > MAX_SECONDS:
+            raise InvalidOption(field, f"{value.isoformat()} is out of range: a hundred years ahead are the most.")
+        return value
+    return timedelta(seconds=seconds(value, field))
+
+
+def _count(value: Any, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOption(field, f"must be a whole number, not {value!r}.")
+    if not 1 <= value <= MAX_INTEGER:
+        raise InvalidOption(field, f"must be at least 1, and at most {MAX_INTEGER}: {value!r} is not. None means no bound.")
+    return value
+
+
+def _max_attempts(value: Any, field: str) -> int | None | Unset:
+    return value if value is None or value is UNSET else _count(value, field)
+
+
+def _max_deaths(value: Any, field: str) -> int | None:
+    return None if value is None else _count(value, field)
+
+
+def _backoff(value: Any, field: str) -> Any:
+    return value if callable(value) else freeze(retry.normalise_backoff(value, field=field))
+
+
+def _retry_for(value: Any, field: str) -> tuple[type[BaseException], ...]:
+    classes = (value,) if isinstance(value, type) else tuple(value) if isinstance(value, Iterable) else (value,)
+    for item in classes:
+        if not (isinstance(item, type) and issubclass(item, BaseException)):
+            raise InvalidOption(field, f"must hold exception classes, but {item!r} is none.")
+    return classes
+
+
+def _tags(value: Any, field: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidOption(field, f"must be a list of strings, not {value!r}.")
+    tags = tuple(dict.fromkeys(value))
+    for tag in tags:
+        if not isinstance(tag, str) or not tag.strip() or len(tag) > MAX_TAG:
+            raise InvalidOption(field, f"{tag!r} is no tag: use strings of 1 to {MAX_TAG} characters.")
+    _json(list(tags), field)
+    return tags
+
+
+def _metadata(value: Any, field: str) -> FrozenDict:
+    if not isinstance(value, Mapping):
+        raise InvalidOption(field, f"must be a dict, not {value!r}.")
+    result: FrozenDict = freeze(_json(dict(value), field))
+    return result
+
+
+def _json(value: Any, field: str) -> Any:
+    try:
+        return serializers.to_json(value, path=field)
+    except TypeError as error:
+        raise InvalidOption(field, str(error).removeprefix(f"{field}: ")) from error
+
+
+def _retention(value: Any, field: str) -> FrozenDict | None:
+    """One duration for every final status, or a dict from final status to duration (None: keep for ever)."""
+    if value is None:
+        return None
+    known = sorted(status.value for status in FINAL)
+    if not isinstance(value, Mapping):
+        value = dict.fromkeys(known, value)
+    if unknown := sorted(str(key) for key in value if key not in known):
+        raise InvalidOption(field, f"{', '.join(unknown)}: no final status. Use {', '.join(known)}.")
+    return FrozenDict({str(key): limit(item, field) for key, item in value.items()})
+
+
+def _description(value: Any, field: str) -> str:
+    if not isinstance(value, str) or len(value) > MAX_DESCRIPTION:
+        raise InvalidOption(field, f"must be a string of {MAX_DESCRIPTION} characters at most.")
+    return str(_json(value, field))
+
+
+def _serializer(value: Any, field: str) -> str:
+    if value not in SERIALIZERS:
+        raise InvalidOption(field, f"{value!r} is unknown: use one of {', '.join(SERIALIZERS)}.")
+    return str(value)
+
+
+def _flag(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption(field, f"must be True or False, not {value!r}.")
+    return value
+
+
+def _flag_or_alias(value: Any, field: str) -> bool | str:
+    return value if isinstance(value, str) and value else _flag(value, field)
+
+
+def _callable(value: Any, field: str) -> Callable[..., Any] | None:
+    if value is not None and not callable(value):
+        raise InvalidOption(field, f"must be a function, not {value!r}.")
+    result: Callable[..., Any] | None = value
+    return result
+
+
+#: Option -> the function that checks and freezes its value.
+CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "max_attempts": _max_attempts,
+    "backoff": _backoff,
+    "retry_for": _retry_for,
+    "timeout": limit,
+    "timeout_grace": limit,
+    "heartbeat_timeout": limit,
+    "cpu_timeout": limit,
+    "start_by": moment,
+    "max_deaths": _max_deaths,
+    "retention": _retention,
+    "tags": _tags,
+    "metadata": _metadata,
+    "serializer": _serializer,
+    "atomic": _flag,
+    "isolate": _flag,
+    "on_success": _callable,
+    "on_failure": _callable,
+    "enqueue_on_commit": _flag_or_alias,
+    "description": _description,
+}
+
+SerializerName = Literal["json", "typed"]
