@@ -22,7 +22,6 @@ from devtools.guard import die_with_parent
 from devtools.servers import Server
 
 CORE, PROCESS, LINT = "core", "process", "lint"
-MARKS = {CORE: "not process", PROCESS: "process"}
 LIMIT_SECONDS = {LINT: 300, CORE: 600, PROCESS: 900}
 SHOWN_LINES = 150
 SQLITE, POSTGRES, WHEEL, MARIADB = "sqlite", "postgres", "wheel", "mariadb"
@@ -135,6 +134,10 @@ def test(options: argparse.Namespace) -> int:
                 ready.append(run)
         execute([run for run in ready if run.suite != PROCESS], started, options, lanes=max(1, options.jobs))
         execute([run for run in ready if run.suite == PROCESS], started, options, lanes=1)
+    except KeyboardInterrupt:
+        for run in runs:
+            if not run.seconds and not run.note:
+                run.failed, run.note = 1, "interrupted"
     finally:
         for server in started.values():
             server.stop()
@@ -205,6 +208,14 @@ def find_mariadb(python: str) -> Server:
     return servers.running_mariadb(python) or servers.start_mariadb()
 
 
+def marks(run: Run) -> str:
+    """Return which tests a run takes; what reads the files only is tested once, where the linters are."""
+    if run.suite == PROCESS:
+        return "process"
+    linted = (run.combination.python, run.combination.django) == LINTED and run.database == SQLITE
+    return "not process" if linted else "not process and not structure"
+
+
 def command(run: Run, options: argparse.Namespace) -> list[str]:
     """Return the command line of a run."""
     if run.suite == LINT:
@@ -212,7 +223,7 @@ def command(run: Run, options: argparse.Namespace) -> list[str]:
     line = [run.python]
     if options.coverage and (run.combination.python, run.combination.django) == LINTED:
         line += ["-m", "coverage", "run"]
-    line += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", MARKS[run.suite], f"--junitxml={run.report}"]
+    line += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks(run), f"--junitxml={run.report}"]
     return line + options.more
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import django
 import pytest
-from django.db import connection, connections
+from django.db import connection
 from hypothesis import HealthCheck, settings
+from pytest_django import DjangoDbBlocker
 
 from tests.support.databases import to_url
 
@@ -35,20 +36,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     """Drop the test database also when a thread or process of a test has left a connection to it."""
     yield
     if connection.vendor != "postgresql":
         return
-    connections.close_all()
-    with connection.cursor() as cursor:
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(
             "SELECT pid, left(query, 100), pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
         for pid, query, _ in cursor.fetchall():
             print(f"\na test left connection {pid} open; its last statement: {query}")
-    connections.close_all()
 
 
 @pytest.fixture
