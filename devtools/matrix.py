@@ -224,12 +224,13 @@ def command(run: Run, options: argparse.Namespace) -> list[str]:
     if options.coverage and (run.combination.python, run.combination.django) == LINTED:
         line += ["-m", "coverage", "run"]
     line += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks(run), f"--junitxml={run.report}"]
-    return line + options.more
+    return [*line, *options.more]
 
 
 def execute(runs: list[Run], started: dict[str, Server], options: argparse.Namespace, *, lanes: int) -> None:
     """Run them, `lanes` at a time, all from this thread: a child of a thread would die with that thread."""
-    waiting, running = list(runs), []
+    waiting = list(runs)
+    running: list[Run] = []
     try:
         while waiting or running:
             while waiting and len(running) < lanes:
