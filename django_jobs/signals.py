@@ -93,7 +93,7 @@ def send(name: str, sender: Any = None, **kwargs: Any) -> None:
 def call_listeners(signal: Signal, sender: Any, name: str, **kwargs: Any) -> None:
     """Do what `send` does for any Django signal, for example those of Django's tasks; `name` is for the log."""
     # Private in Django, but the one way to put a savepoint around each listener; the same from Django 5.0 to 6.1.
-    plain, coroutines = signal._live_receivers(sender)  # type: ignore[attr-defined]
+    plain, coroutines = signal._live_receivers(sender)
     for receiver in plain:
         _call(receiver, name, signal, sender, kwargs)
     for receiver in coroutines:

@@ -21,6 +21,7 @@ from ..statuses import FINAL, Status
 Reader = Callable[[Any, str], Any]
 
 _DAY: Final = 86_400.0
+_MAX_WHOLE: Final = 2**31 - 1  # of an integer column
 _DIGITS: Final = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _FLAGS: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _FINAL_NAMES: Final = [status.value for status in Status if status in FINAL]
@@ -53,7 +54,7 @@ def duration(low: float = 0.0, *, can_be_off: bool = False) -> Reader:
 
 
 def whole(low: int, *, can_be_off: bool = False) -> Reader:
-    """Read a whole number of at least `low`; if it `can_be_off`, None means no bound."""
+    """Read a whole number from `low` up; if it `can_be_off`, None means no bound."""
 
     def read(value: Any, name: str) -> int | None:
         if can_be_off and _is_off(value):
@@ -62,8 +63,8 @@ def whole(low: int, *, can_be_off: bool = False) -> Reader:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidOption(name, f"a whole number, not {type(value).__name__}.")
-        if value < low:
-            raise InvalidOption(name, f"at least {low}.")
+        if not low <= value <= _MAX_WHOLE:
+            raise InvalidOption(name, f"from {low} to {_MAX_WHOLE}.")
         return value
 
     return read
