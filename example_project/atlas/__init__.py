@@ -1,0 +1,1 @@
+"""The atlas: countries, cities, and the jobs that work on them."""

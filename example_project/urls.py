@@ -1,0 +1,9 @@
+"""The atlas at the root, the admin (jobs included) beside it."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("", include("example_project.atlas.urls")),
+]
