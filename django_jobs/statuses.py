@@ -24,6 +24,13 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Parked(StrEnum):
+    """Why a ready job is left out by the claim: the values of `Job.parked` other than the empty one."""
+
+    PAUSED = "paused"  # its queue, or one above it
+    UNKNOWN_TASK = "unknown_task"  # the worker that claimed it does not know its task
+
+
 LABELS: Final = MappingProxyType(
     {
         Status.WAITING: _("waiting"),

@@ -23,9 +23,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from .. import db
+from ..models import Job, JobLock, LockKind
 from ..outcomes import Attempt, Event, Finished, HandedBack, Lost, Outcome
 from ..statuses import Status
-from ..models import Job, JobLock, LockKind
 from .record import record
 
 logger = logging.getLogger("django_jobs.recover")
@@ -69,15 +69,20 @@ def lock_free(rows: QuerySet[JobLock]) -> list[JobLock]:
 
 
 def lock_jobs(using: str, ids: Iterable[UUID], *, whole: bool = False) -> QuerySet[Job]:
-    """Return a query for those of the jobs that no other transaction has locked; it locks them, by id, in one statement.
+    """Return a query for those of the jobs that no other transaction has locked; it locks them, by id, in one statement."""
+    return skipping_locked(Job.objects.using(using).filter(id__in=list(ids)).order_by("id"), whole=whole)
 
-    The lock leaves foreign-key checks of others alone, unless `whole`, for rows about to be deleted.
+
+def skipping_locked(jobs: QuerySet[Job], *, whole: bool = False) -> QuerySet[Job]:
+    """Return a query that locks the rows of `jobs`, leaving out those that another transaction has locked.
+
+    The lock leaves foreign-key checks of others alone, unless `whole`, for rows about to be deleted. It locks nothing where there
+    are no row locks.
     """
-    jobs = Job.objects.using(using).filter(id__in=list(ids)).order_by("id")
-    features = connections[using].features
-    if not db.dialect(connections[using]).row_locks:
+    connection = connections[jobs.db]
+    if not db.dialect(connection).row_locks:
         return jobs
-    return jobs.select_for_update(skip_locked=True, no_key=features.has_select_for_no_key_update and not whole)
+    return jobs.select_for_update(skip_locked=True, no_key=connection.features.has_select_for_no_key_update and not whole)
 
 
 def recover(

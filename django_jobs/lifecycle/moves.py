@@ -1,0 +1,59 @@
+"""The conditional updates that end or remove jobs that are not running. The caller's transaction has locked their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import QuerySet
+
+from .. import db
+from ..conf import retention_seconds
+from ..models import CancelRequest, Job
+from ..outcomes import Event
+from ..statuses import Move, Status, sources
+from .report import event
+
+
+def cancel_locked(jobs: Sequence[Job], *, using: str, reason: str) -> list[Event]:
+    """Cancel `jobs`, which the caller's transaction has locked in a status that may be cancelled. Return the events."""
+    now = db.server_now(connections[using])
+    finish(jobs, using, Move.CANCEL, Status.CANCELLED, now, reason)
+    forget_requests(using, [job.id for job in jobs])
+    return [event("job_cancelled", job, Status.CANCELLED, reason) for job in jobs]
+
+
+def finish(jobs: Sequence[Job], using: str, move: Move, status: Status, now: datetime, reason: str) -> None:
+    """End `jobs` as `status`, one statement for each time of pruning."""
+    groups: dict[datetime | None, list[UUID]] = {}
+    for job in jobs:
+        groups.setdefault(prune_time(job, status, now), []).append(job.id)
+    for prune_at, ids in groups.items():
+        where(using, ids, move, status).update(
+            status=status, parked="", reason=reason, finished_at=now, prune_at=prune_at
+        )
+
+
+def where(using: str, ids: Sequence[UUID], move: Move, target: Status) -> QuerySet[Job]:
+    """Return the rows of a conditional update: these jobs, if they may make this move."""
+    return Job.objects.using(using).filter(id__in=ids, status__in=sources(move, target))
+
+
+def prune_time(job: Job, status: Status, now: datetime) -> datetime | None:
+    """Return when a job that ends as `status` at `now` is pruned; None: never."""
+    seconds = retention_seconds(status.value, job.retention)
+    return None if seconds is None else now + timedelta(seconds=seconds)
+
+
+def delete_rows(using: str, jobs: Sequence[Job]) -> list[UUID]:
+    """Delete `jobs` and what refers to them, by the rules of their foreign keys, a project's own included. Return the ids."""
+    ids = [job.id for job in jobs]
+    Job.objects.using(using).filter(id__in=ids).only("id").delete()
+    return ids
+
+
+def forget_requests(using: str, ids: Iterable[UUID]) -> None:
+    """Delete the cancel requests about these jobs: they have been acted on, or there is nothing to act on."""
+    CancelRequest.objects.using(using).filter(job_id__in=list(ids)).delete()

@@ -1,0 +1,232 @@
+"""The maintenance loop of one worker tree: look, then take the turns that are due, until told to stop.
+
+One query a second says what there is to do (`looks.Pulse`); an idle cluster does nothing else. Every tree keeps its looks current, whether
+it ever gets a turn or not, so that the death of one that does costs no second grace. Every piece of work is bounded,
+and safe to run twice at once; a service that fails is logged, noted in its row and comes again, the others go on.
+A lost connection is made again with a pause that grows to a quarter of the grace.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from .. import db, wakeup
+from ..conf import JobsSettings, jobs_settings
+from ..exceptions import UnknownTask
+from ..lifecycle import pause, sweep
+from ..lifecycle.recover import writing
+from ..lifecycle.sweep import Swept
+from . import registry, requeuer
+from .looks import Looks, Pulse
+from .turns import Service, due_names, ensure_rows, take_turn
+
+logger = logging.getLogger("django_jobs.maintenance")
+
+#: How often a service comes that has other ways to learn of its work, or work that can wait. Seconds.
+IDLE_SECONDS: Final = 60.0
+#: The same for the pruner, and its breath between full sweeps: deleting must not crowd out the jobs.
+PRUNE_SECONDS: Final = 10.0
+PRUNE_REST_SECONDS: Final = 0.1
+#: How often a process looks whether it knows a task that another did not.
+UNKNOWN_SECONDS: Final = 5.0
+#: The pause of the loop, at least: due work is taken in one go.
+MIN_WAIT_SECONDS: Final = 0.01
+FIRST_RETRY_SECONDS: Final = 0.25
+
+
+def knows_task(name: str) -> bool:
+    """Whether a task of this name is registered in this process. Imports nothing."""
+    from ..task import find_task
+
+    try:
+        find_task(name)
+    except UnknownTask:
+        return False
+    return True
+
+
+def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
+    """Return the services by name, in the order in which their turns are taken."""
+    batch = settings.sweep_batch
+
+    def late(using: str, limit: int) -> Swept:
+        requests = sweep.apply_requests(using=using, limit=limit)
+        swept = sweep.cancel_late(using=using, limit=limit)
+        return Swept(max(swept.touched, requests.touched), requests.events + swept.events)
+
+    def unknown(using: str, limit: int) -> Swept:
+        return sweep.give_up_unknown(using=using, grace=settings.unknown_task_grace, limit=limit)
+
+    services = (
+        Service("requeuer", partial(requeuer.sweep, looks), batch, IDLE_SECONDS),
+        Service("stager", lambda using, limit: sweep.stage_due(using=using, limit=limit), batch, IDLE_SECONDS),
+        Service("timeouts", late, batch, IDLE_SECONDS),
+        Service("queues", lambda using, limit: pause.release_resumed(using=using, limit=limit), batch, IDLE_SECONDS),
+        Service("unknown", unknown, batch, min(IDLE_SECONDS, max(settings.unknown_task_grace, settings.sweep_interval))),
+        Service(
+            "pruner",
+            lambda using, limit: sweep.prune(using=using, limit=limit),
+            settings.prune_batch,
+            PRUNE_SECONDS,
+            PRUNE_REST_SECONDS,
+        ),
+        Service("registry", registry.sweep, batch, IDLE_SECONDS / 2),
+    )
+    return {service.name: service for service in services}
+
+
+@dataclass(slots=True)
+class _Ran:
+    at: float
+    touched: int
+    error: str = ""
+
+
+class Maintenance:
+    """Maintenance in one thread of a worker tree, over that thread's own connection `using` (direct, never through a pooler)."""
+
+    def __init__(
+        self,
+        *,
+        using: str,
+        worker: UUID,
+        stop: threading.Event,
+        knows: Callable[[str], bool] = knows_task,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.using, self.worker, self.stop, self.knows, self.clock = using, worker, stop, knows, clock
+        self.settings = jobs_settings()
+        self.looks = Looks(using=using, grace=self.settings.grace, interval=self.settings.sweep_interval, clock=clock)
+        self.services = make_services(self.looks, self.settings)
+        self._session: Any = None
+        self._failures = 0
+        self._looked_at: float | None = None
+        self._next_unknown = 0.0
+        self._ran: dict[str, _Ran] = {}
+
+    def run(self) -> None:
+        """Work until `stop` is set. Never raises an `Exception`; closes the thread's connection at the end."""
+        try:
+            while not self.stop.is_set():
+                self.stop.wait(self._one_round())
+        finally:
+            connections[self.using].close()
+
+    def _one_round(self) -> float:
+        try:
+            pause_seconds = self.cycle()
+            self._failures = 0
+        except Exception as error:
+            self._failures += 1
+            pause_seconds = self._lose(error)
+        return pause_seconds
+
+    def cycle(self) -> float:
+        """Look, take the turns that there are, and return the seconds until the next look. Raises a database error."""
+        began = self.clock()
+        pulse = self._look()
+        full = False
+        for name in self._wanted(pulse):
+            full |= self._turn(self.services[name], force=True)
+        if pulse.turn is None or pulse.turn <= 0:
+            ensure_rows(self.services.values(), using=self.using)
+            for name in [name for name in self.services if name in due_names(using=self.using)]:
+                full |= self._turn(self.services[name], force=False)
+        self._unpark(pulse)
+        if full:
+            return MIN_WAIT_SECONDS
+        # Not later than the first thing that is known to become due: a scheduled job, a lock row's expiry, a judgement.
+        times = [self.settings.sweep_interval, self.looks.wait() + self.clock() - began]
+        times += [seconds for seconds in (pulse.due, pulse.expiry) if seconds is not None and seconds > 0]
+        return max(MIN_WAIT_SECONDS, min(times) - (self.clock() - began))
+
+    def look(self) -> None:
+        """Keep this process's looks current. Raises a database error."""
+        self._look()
+
+    def health(self) -> dict[str, Any]:
+        """Return the loop's state: seconds since its last look, since its session began, and what its own turns did."""
+        now = self.clock()
+        up = self.looks.up_since
+        return {
+            "last_look_seconds": None if self._looked_at is None else now - self._looked_at,
+            "session_seconds": None if up is None else now - up,
+            "failures": self._failures,
+            "services": {
+                name: {"ran_seconds": now - ran.at, "touched": ran.touched, "error": ran.error} for name, ran in self._ran.items()
+            },
+        }
+
+    def _look(self) -> Pulse:
+        connection = connections[self.using]
+        connection.ensure_connection()
+        if connection.connection is not self._session:
+            db.dialect(connection).prepare_session(connection, name=f"django_jobs maintenance {self.worker}")
+            self._session = connection.connection
+            self.looks.connected()
+        pulse = self.looks.look()
+        self._looked_at = self.clock()
+        return pulse
+
+    def _wanted(self, pulse: Pulse) -> list[str]:
+        """Return the services for which there is work now, whether their turn is due or not."""
+        wanted = {
+            "requeuer": bool(self.looks.dead() or self.looks.missing()),
+            "stager": pulse.due is not None and pulse.due <= 0,
+            "timeouts": pulse.requests or (pulse.late is not None and pulse.late <= 0),
+            "queues": pulse.resumed,
+        }
+        return [name for name, is_wanted in wanted.items() if is_wanted]
+
+    def _turn(self, service: Service, *, force: bool) -> bool:
+        """Take a turn of `service`; return whether there is more to do at once. A failure costs this turn only."""
+        if self.stop.is_set():
+            return False
+        try:
+            swept = take_turn(service, using=self.using, worker=self.worker, force=force)
+        except Exception as error:
+            if self._is_lost(error):
+                raise
+            logger.exception("The maintenance service %s failed", service.name)
+            self._ran[service.name] = _Ran(self.clock(), 0, f"{type(error).__name__}: {error}")
+            return False
+        if swept is None:
+            return False
+        self._ran[service.name] = _Ran(self.clock(), swept.touched)
+        return swept.touched >= service.limit and service.rest == 0
+
+    def _unpark(self, pulse: Pulse) -> None:
+        """Bring back jobs whose task this process knows. Every process does: a turn could always fall to one that does not."""
+        if not pulse.unknown or self.clock() < self._next_unknown:
+            return
+        self._next_unknown = self.clock() + UNKNOWN_SECONDS
+        with writing(self.using):
+            swept = sweep.unpark_known(self.knows, using=self.using, limit=self.settings.sweep_batch)
+            wakeup.wake(self.using, swept.queues)
+
+    def _is_lost(self, error: BaseException) -> bool:
+        if isinstance(error, InterfaceError):
+            return True
+        return isinstance(error, DatabaseError) and db.dialect(connections[self.using]).is_connection_loss(error)
+
+    def _lose(self, error: Exception) -> float:
+        """Drop the session, whatever went wrong in it, and return the pause before the next try."""
+        if self._failures == 1:
+            logger.warning("Maintenance lost its database session, and connects again", exc_info=error)
+        self.looks.disconnected()
+        self._session = None
+        try:
+            connections[self.using].close()
+        except Exception:
+            connections[self.using].connection = None
+        most = max(self.settings.grace / 4, FIRST_RETRY_SECONDS)
+        return min(most, FIRST_RETRY_SECONDS * 2.0 ** min(self._failures - 1, 10))
