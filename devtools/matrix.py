@@ -24,6 +24,7 @@ from devtools.servers import Server
 CORE, PROCESS, LINT = "core", "process", "lint"
 LIMIT_SECONDS = {LINT: 300, CORE: 600, PROCESS: 900}
 SHOWN_LINES = 150
+NO_TESTS = 5  # pytest's exit status
 SQLITE, POSTGRES, WHEEL, MARIADB = "sqlite", "postgres", "wheel", "mariadb"
 
 
@@ -141,6 +142,8 @@ def test(options: argparse.Namespace) -> int:
     finally:
         for server in started.values():
             server.stop()
+    if options.coverage:
+        report_coverage(runs)
     missing = missed(runs, set(absent), options.require)
     return summarise(runs, missing, time.monotonic() - began)
 
@@ -223,7 +226,18 @@ def command(run: Run, options: argparse.Namespace) -> list[str]:
     line = [run.python]
     if options.coverage and (run.combination.python, run.combination.django) == LINTED:
         line += ["-m", "coverage", "run"]
-    line += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks(run), f"--junitxml={run.report}"]
+    line += [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--durations=10",
+        "--durations-min=2",
+        "-m",
+        marks(run),
+        f"--junitxml={run.report}",
+    ]
     return [*line, *options.more]
 
 
@@ -241,7 +255,7 @@ def execute(runs: list[Run], started: dict[str, Server], options: argparse.Names
             for run in list(running):
                 if is_over(run):
                     running.remove(run)
-                    collect(run)
+                    collect(run, some_only=bool(options.more))
     finally:
         for run in running:
             kill(run)
@@ -288,8 +302,11 @@ def kill(run: Run) -> None:
     run.child.wait(30)
 
 
-def collect(run: Run) -> None:
-    """Read the counts of a run that ended, and print a line, with the end of its log if something failed."""
+def collect(run: Run, *, some_only: bool) -> None:
+    """Read the counts of a run that ended, and print a line, with the end of its log if something failed.
+
+    `some_only`: tests were picked by hand, so a run may find none.
+    """
     assert run.child
     run.seconds = time.monotonic() - run.began
     status = run.child.returncode
@@ -298,13 +315,22 @@ def collect(run: Run) -> None:
         run.passed, run.failed = sum(line.startswith("ok ") for line in lines), sum(line.startswith("FAILED ") for line in lines)
     else:
         count(run)
-    if status and not run.failed:
+    if status == NO_TESTS and some_only:
+        run.note = "no test was picked"
+    elif status and not run.failed:
         run.failed = 1
-        run.note = run.note or ("no test was found" if status == 5 else f"exit status {status}")
+        run.note = run.note or ("no test was found" if status == NO_TESTS else f"exit status {status}")
     say(f"{run.name}: {run.passed} passed, {run.failed} failed, {run.skipped} skipped in {run.seconds:.0f} s {run.note}".rstrip())
     if run.failed:
         text = run.log.read_text(errors="replace").splitlines()
         print("\n".join(["-" * 100, *text[-SHOWN_LINES:], "-" * 100, f"all of it: {run.log.relative_to(ROOT)}"]), flush=True)
+
+
+def report_coverage(runs: list[Run]) -> None:
+    """Put the measurements of all processes together and print what was not reached."""
+    measured = [run for run in runs if run.suite != LINT and (run.combination.python, run.combination.django) == LINTED]
+    for words in (["combine", "-q"], ["report"]) if measured else ():
+        subprocess.run([measured[0].python, "-m", "coverage", *words], cwd=ROOT, timeout=300)
 
 
 def count(run: Run) -> None:
