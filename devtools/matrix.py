@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from devtools.servers import Server
 CORE, PROCESS, LINT = "core", "process", "lint"
 LIMIT_SECONDS = {LINT: 300, CORE: 600, PROCESS: 900}
 SHOWN_LINES = 150
+# Two checkouts may test on one server: each has names of its own there.
+CHECKOUT = hashlib.sha256(str(ROOT).encode()).hexdigest()[:6]
 NO_TESTS = 5  # pytest's exit status
 SQLITE, POSTGRES, WHEEL, MARIADB = "sqlite", "postgres", "wheel", "mariadb"
 
@@ -266,7 +269,7 @@ def launch(run: Run, started: dict[str, Server], options: argparse.Namespace) ->
     environment = {key: value for key, value in environments.install_environment().items() if key != "MYSQL_URL"}
     environment["PYTHONPATH"] = str(ROOT)
     if run.suite != LINT:
-        environment["DATABASE_URL"] = started[run.database].url(f"dj_{run.slug}")
+        environment["DATABASE_URL"] = started[run.database].url(f"dj_{run.slug}_{CHECKOUT}")
     run.report.unlink(missing_ok=True)
     run.began = time.monotonic()
     with open(run.log, "wb") as log:

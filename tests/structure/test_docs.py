@@ -30,6 +30,17 @@ def test_every_setting_is_documented_and_no_other() -> None:
     assert documented == {each.name.upper() for each in fields(JobsSettings)}
 
 
+def test_the_documented_defaults_are_the_defaults() -> None:
+    """The second column is read as an environment variable would be."""
+    from django_jobs.conf.settings import JobsSettings
+
+    rows = re.findall(r"^\| `([A-Z_]+)` \| `([^`]*)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE)
+    defaults, readers = JobsSettings(), {each.name: each.metadata["read"] for each in fields(JobsSettings)}
+    assert len(rows) == len(readers)
+    wrong = {name for name, text in rows if readers[name.lower()](text, name) != getattr(defaults, name.lower())}
+    assert wrong == set()
+
+
 def test_every_system_check_is_documented_and_no_other() -> None:
     raised = {match for path in modules() for match in re.findall(r"django_jobs\.[EWI]\d{3}", path.read_text())}
     documented = set(re.findall(r"^(?:\| |#+ )`(django_jobs\.[EWI]\d{3})`", (DOCS / "checks.md").read_text(), re.MULTILINE))
