@@ -1,0 +1,11 @@
+"""The admin: see every job, steer every job. One module per page; importing this package registers them all."""
+
+from __future__ import annotations
+
+from .jobs import JobAdmin
+from .locks import JobLockAdmin
+from .queues import QueueAdmin
+from .services import LeaderAdmin
+from .workers import WorkerAdmin
+
+__all__ = ["JobAdmin", "JobLockAdmin", "LeaderAdmin", "QueueAdmin", "WorkerAdmin"]

@@ -1,0 +1,228 @@
+"""Queues in the admin: their settings, how much is ready in each, pause and resume with who, why and until when."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .. import stats
+from ..conf import jobs_database, readers
+from ..durations import parse_duration
+from ..exceptions import InvalidOption
+from ..lifecycle.pause import pause_queue, resume_queue
+from ..models import Job, Queue
+from ..queues import check_queue_name, lineage
+from . import display
+from .base import JobsModelAdmin
+
+READY_CAP = 1000
+
+
+class QueueForm(forms.ModelForm):  # type: ignore[type-arg] # not generic at run time
+    """A queue's settings, each checked as the setting QUEUES is."""
+
+    class Meta:
+        model = Queue
+        fields = ["name", "description", "timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]
+
+    def clean_name(self) -> str:
+        """Refuse a name that no job's queue can have."""
+        return _checked(check_queue_name, self.cleaned_data["name"])  # type: ignore[no-any-return]
+
+    def clean_backoff(self) -> Any:
+        """Refuse a back-off that no retry could read."""
+        value = self.cleaned_data["backoff"]
+        return value if value is None else _checked(readers.backoff, value, "backoff")
+
+    def clean_retention(self) -> Any:
+        """Refuse a status or a duration that does not exist."""
+        value = self.cleaned_data["retention"]
+        return value if value is None else _checked(readers.retention, value, "retention")
+
+
+def is_paused(queue: Queue) -> bool:
+    """Whether nothing may start in it: a row keeps the mark of a pause for a while after its end."""
+    return queue.paused_at is not None and (queue.paused_until is None or queue.paused_until > timezone.now())
+
+
+def _checked(check: Any, *args: Any) -> Any:
+    try:
+        return check(*args)
+    except InvalidOption as error:
+        raise forms.ValidationError(str(error)) from error
+
+
+class PauseForm(forms.Form):
+    """Why, and for how long."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        required=False,
+        max_length=500,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+        help_text=gettext_lazy("Shown with the queue, and kept in the history."),
+    )
+    duration = forms.CharField(
+        label=gettext_lazy("For how long"),
+        required=False,
+        max_length=20,
+        help_text=gettext_lazy("Such as 15m, 2h or 1d. Empty: until somebody resumes it."),
+    )
+
+    def clean_duration(self) -> datetime | None:
+        """Return when the pause ends, None for never by itself."""
+        text = self.cleaned_data["duration"].strip()
+        if not text:
+            return None
+        seconds: float = _checked(parse_duration, text)
+        if seconds <= 0:
+            raise forms.ValidationError(_("A pause lasts longer than nothing."))
+        return timezone.now() + timedelta(seconds=seconds)
+
+
+@admin.register(Queue)
+class QueueAdmin(JobsModelAdmin[Queue]):
+    """Settings by Django's own permissions; pause and resume by `pause_queue`."""
+
+    form = QueueForm
+    change_form_template = "admin/django_jobs/queue/change_form.html"
+    list_display = ["name", "state", "ready", "description", "switch"]
+    list_per_page = 50
+    sortable_by = ("name",)
+    search_fields = ["name", "description"]
+    readonly_fields = ["paused_at", "paused_until", "paused_by", "pause_reason"]
+    fieldsets = [
+        (None, {"fields": ["name", "description"]}),
+        (gettext_lazy("For jobs that say nothing themselves"), {"fields": ["timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]}),
+        (gettext_lazy("Pause"), {"fields": ["paused_at", "paused_until", "paused_by", "pause_reason"]}),
+    ]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:
+        """Keep the name of a queue that exists: jobs know it by its name."""
+        return [*self.readonly_fields, *(["name"] if obj else [])]  # type: ignore[list-item]
+
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
+        """Save settings alone, where the jobs are: a pause that came meanwhile stays."""
+        fields = [name for name in QueueForm.Meta.fields if name != "name"]
+        obj.save(using=jobs_database(), **({"update_fields": fields} if change else {}))
+
+    def may_pause(self, request: HttpRequest) -> bool:
+        """Whether the user may pause and resume queues."""
+        return bool(request.user.has_perm("django_jobs.pause_queue"))  # type: ignore[union-attr]
+
+    # The list.
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Count what is ready in the queues of the page, in one statement; look which are paused, or below a paused one."""
+        change_list = super().get_changelist_instance(request)
+        queues = list(change_list.result_list)
+        change_list.result_list = queues  # type: ignore[assignment]
+        counts = stats.ready_counts([queue.name for queue in queues], using=jobs_database(), cap=READY_CAP)
+        paused = {queue.name for queue in Queue.objects.using(jobs_database()).filter(paused_at__isnull=False) if is_paused(queue)}
+        for queue in queues:
+            queue.paused_above = next((name for name in lineage(queue.name)[1:] if name in paused), "")
+            queue.ready_count = counts[queue.name]
+            queue.may_switch = self.may_pause(request)
+        return change_list
+
+    @admin.display(description=gettext_lazy("state"))
+    def state(self, queue: Queue) -> SafeString:
+        """Show whether jobs may start, else who stopped them, why and until when."""
+        if not is_paused(queue):
+            if above := getattr(queue, "paused_above", ""):
+                return format_html('{} <span class="dj-note">{} {}</span>', display.badge("parked", _("paused")), _("with"), above)
+            return display.badge("succeeded", _("open"))
+        parts = [queue.paused_by and _("by %(who)s") % {"who": queue.paused_by}, queue.pause_reason]
+        until = format_html(" · {} {}", _("until"), display.ago(queue.paused_until)) if queue.paused_until else ""
+        text = ": ".join(part for part in parts if part)
+        return format_html('{} <span class="dj-note">{}{}</span>', display.badge("parked", _("paused")), text, until)
+
+    @admin.display(description=gettext_lazy("ready"))
+    def ready(self, queue: Any) -> SafeString:
+        """Link to the jobs that may start."""
+        query = "?status=parked&queue=" if is_paused(queue) or queue.paused_above else "?status=ready&queue="
+        return format_html('<a href="{}{}{}">{}</a>', self.url_of(Job, "changelist"), query, queue.name, display.count(queue.ready_count, READY_CAP))
+
+    @admin.display(description="")
+    def switch(self, queue: Any) -> SafeString | str:
+        """Link to the form that pauses or resumes."""
+        if not queue.may_switch:
+            return ""
+        name = _("Resume…") if is_paused(queue) else _("Pause…")
+        return format_html('<a class="button dj-small" href="{}" aria-label="{} {}">{}</a>', self.url("pause", queue.pk), name, queue.name, name)
+
+    # Pause and resume.
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add `<id>/pause/`."""
+        pause = path("<int:pk>/pause/", self.admin_site.admin_view(self.pause_view), name="django_jobs_queue_pause")
+        return [pause, *super().get_urls()]  # type: ignore[list-item]
+
+    def pause_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """GET asks; POST pauses a queue that is open (`act=pause`) or resumes one (`act=resume`)."""
+        if not (self.has_view_permission(request) and self.may_pause(request)):
+            raise PermissionDenied
+        queue = self.get_object(request, str(pk))
+        if queue is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(pk))  # type: ignore[attr-defined, no-any-return]
+        form = PauseForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            self._switch(request, queue, form.cleaned_data["reason"].strip(), form.cleaned_data["duration"])
+            return HttpResponseRedirect(self.url("changelist"))
+        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        paused = is_paused(queue)
+        context = {
+            **self.admin_site.each_context(request),
+            "is_paused": paused,
+            "title": _("Resume %(queue)s") % {"queue": queue} if paused else _("Pause %(queue)s") % {"queue": queue},
+            "opts": self.opts,
+            "media": self.media,
+            "original": queue,
+            "change": True,
+            "has_view_permission": True,
+            "form": form,
+            "state": self.state(queue),
+            "back": self.url("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_jobs/queue/pause.html", context)
+
+    def _switch(self, request: HttpRequest, queue: Queue, reason: str, until: datetime | None) -> None:
+        who = request.user.get_username()[:64]
+        if request.POST.get("act") == "resume":
+            resume_queue(queue.name, by=who, using=jobs_database())
+            said, done = _("Resumed"), _("The queue %(queue)s is open again.")
+        else:
+            pause_queue(queue.name, by=who, reason=reason, until=until, using=jobs_database())
+            said, done = _("Paused"), _("The queue %(queue)s is paused: what runs goes on, nothing new starts.")
+        if until:
+            said = f"{said} {_('until')} {display.exact(until)}"
+        LogEntry.objects.create(
+            user_id=request.user.pk,  # type: ignore[misc]
+            content_type_id=get_content_type_for_model(queue).pk,
+            object_id=str(queue.pk),
+            object_repr=str(queue)[:200],
+            action_flag=CHANGE,
+            change_message=f"{said}: {reason}" if reason else said,
+        )
+        messages.success(request, done % {"queue": queue.name})
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> HttpResponse:
+        """Tell the template where to pause."""
+        queue = kwargs.get("obj")
+        if queue is not None and self.may_pause(request):
+            context |= {"pause_url": self.url("pause", queue.pk), "is_paused": is_paused(queue)}
+        return super().render_change_form(request, context, *args, **kwargs)

@@ -1,0 +1,81 @@
+"""Maintenance services in the admin: when each last swept, what it touched, what went wrong. Only to look at."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..conf import jobs_database
+from ..models import Leader, Worker
+from . import display
+from .base import ReadOnlyAdmin
+
+#: A service that is due for so long (seconds) has nobody who runs it.
+OVERDUE_SECONDS = 60
+
+
+@admin.register(Leader)
+class LeaderAdmin(ReadOnlyAdmin[Leader]):
+    """One row for each service."""
+
+    list_display = ["name", "state", "last", "next", "touched", "by", "last_error"]
+    ordering = ["name"]
+    sortable_by = ()
+    fields = ["name", "state", "ran_at", "next_at", "touched", "by", "last_error"]
+    readonly_fields = ["state", "by", "last_error"]
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Fetch the workers of the page in one query."""
+        change_list = super().get_changelist_instance(request)
+        rows = list(change_list.result_list)
+        workers = Worker.objects.using(jobs_database()).in_bulk({row.worker for row in rows if row.worker})
+        for row in rows:
+            row.runner = workers.get(row.worker)
+        change_list.result_list = rows  # type: ignore[assignment]
+        return change_list
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Leader | None:
+        """Fetch one row with its worker."""
+        row: Any = super().get_object(request, object_id, from_field)
+        if row is not None:
+            row.runner = Worker.objects.using(jobs_database()).filter(pk=row.worker).first() if row.worker else None
+        return row  # type: ignore[no-any-return]
+
+    @admin.display(description=gettext_lazy("state"))
+    def state(self, row: Leader) -> SafeString:
+        """Show whether it works."""
+        if row.error:
+            return display.badge("failed", _("error"))
+        if row.next_at < timezone.now() - timedelta(seconds=OVERDUE_SECONDS):
+            return display.badge("lost", _("overdue: no worker runs it"))
+        return display.badge("succeeded", _("works"))
+
+    @admin.display(description=gettext_lazy("last sweep"))
+    def last(self, row: Leader) -> SafeString | str:
+        """Show when it last swept."""
+        return display.ago(row.ran_at)
+
+    @admin.display(description=gettext_lazy("next sweep"))
+    def next(self, row: Leader) -> SafeString | str:
+        """Show when it is due."""
+        return display.ago(row.next_at)
+
+    @admin.display(description=gettext_lazy("worker"))
+    def by(self, row: Any) -> SafeString | str:
+        """Link to the process that swept last."""
+        if row.runner is None:
+            return str(row.worker or display.NOTHING)
+        return format_html('<a href="{}">{}</a>', self.url_of(Worker, "change", row.runner.pk), row.runner)
+
+    @admin.display(description=gettext_lazy("last error"))
+    def last_error(self, row: Leader) -> SafeString | str:
+        """Show what went wrong."""
+        return format_html('<span class="dj-note">{}</span>', row.error) if row.error else display.NOTHING
