@@ -39,6 +39,11 @@ def is_finished_heard(has_failed: bool) -> bool:
     return _is_heard(task_finished, logging.ERROR if has_failed else logging.INFO)
 
 
+def has_start_listeners() -> bool:
+    """Whether code of the site is called at the start of every run."""
+    return len(task_started.receivers) > 1
+
+
 def has_listeners(run: Run) -> bool:
     """Whether code of the site may be called at the end of `run`: a hook, or a receiver other than Django's own."""
     return len(task_finished.receivers) > 1 or run.plan.on_success is not None or run.plan.on_failure is not None
@@ -62,6 +67,8 @@ def finished(run: Run, outcome: Outcome, status: Status) -> None:
         return
     result = run.task_result()
     _set(result, finished_at=datetime.now(UTC))
+    if hasattr(result, "job_status"):  # our own result, which knows more than Django's statuses
+        _set(result, job_status=status)
     if has_failed:
         _set(result, status=TaskResultStatus.FAILED)
         info: ErrorInfo | None = getattr(outcome, "error", None)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from .. import conf, serializers
@@ -30,13 +30,21 @@ class Link(Protocol):
         """Store a partial result: JSON, checked already."""
 
 
-class JobContext(TaskContext):
+if TYPE_CHECKING:
+    _TaskContext = TaskContext[..., Any]
+else:
+    _TaskContext = TaskContext  # generic in the type stubs only
+
+
+class JobContext(_TaskContext):
     """The job that is running, as its task sees it.
 
     Every method may be called from any thread that the task started. Once the attempt is over they raise `AttemptLost`.
     """
 
     __slots__ = ("_link", "_run")
+    _link: Link
+    _run: Run
 
     def __init__(self, run: Run, link: Link) -> None:
         # The base class is a frozen dataclass; its one field is computed here when it is first asked for.

@@ -14,7 +14,7 @@ from ..compat import Task
 class Plan:
     """A task, taken apart. A plain Django task has the defaults."""
 
-    task: Task
+    task: Task[..., Any]
     function: Callable[..., Any]
     is_async: bool
     takes_context: bool
@@ -27,10 +27,9 @@ class Plan:
     result_for: Callable[..., Any] | None
 
 
-def plan_for(task: Task) -> Plan:
-    """Take `task` apart."""
+def plan_for(task: Task[..., Any], *, can_isolate: bool = True) -> Plan:
+    """Take `task` apart. Without `can_isolate` it is to run right here."""
     backoff = getattr(task, "backoff", None)
-    isolated = bool(getattr(task, "isolate", False))
     return Plan(
         task=task,
         function=task.func,
@@ -41,6 +40,6 @@ def plan_for(task: Task) -> Plan:
         on_success=getattr(task, "on_success", None),
         on_failure=getattr(task, "on_failure", None),
         is_atomic=bool(getattr(task, "atomic", False)),
-        is_isolated=isolated,
+        is_isolated=can_isolate and bool(getattr(task, "isolate", False)),
         result_for=getattr(task, "_result_for", None),
     )

@@ -22,10 +22,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -44,6 +46,10 @@ current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("django
 CANCELLED = "cancelled"
 #: The loop that the coroutine runs on is being closed.
 STOPPED = "stopped"
+
+
+#: A signal with a Python handler, in a process whose main thread runs a job: it makes that thread's system calls return.
+wake_signal: int | None = None
 
 
 class RunInfo(NamedTuple):
@@ -75,6 +81,7 @@ class Run:
         "attempt",
         "context",
         "cpu_clock",
+        "cpu_limit",
         "deadline",
         "error",
         "has_ended",
@@ -87,6 +94,7 @@ class Run:
         "native_id",
         "on_beat",
         "plan",
+        "restored",
         "result",
         "seconds",
         "started",
@@ -107,10 +115,12 @@ class Run:
         self.seconds: float | None = None
         self.deadline: float | None = None
         self.cpu_clock: int | None = None
+        self.cpu_limit: float | None = None
         self.context: JobContext | None = None
         self.result: Any = None
         self._task_result: Any = None
         self.logs: Any = None
+        self.restored: ExitStack | None = None
         self.on_beat: Callable[[Attempt], None] | None = None
 
     @property
@@ -143,6 +153,13 @@ class Run:
         self.last_beat = time.monotonic()
         if self.on_beat is not None:
             self.on_beat(self.attempt)
+
+    def close(self) -> None:
+        """Let go of what the task had in hand, and of what was brought back for it."""
+        self.has_ended = True
+        self.error = self.value = None
+        if self.restored is not None:
+            self.restored.close()
 
     def info(self) -> RunInfo:
         """Describe this run for the worker."""
@@ -200,6 +217,7 @@ class ThreadRun(Run):
                 latest = error
         if late is not None:
             self._note_late(late, later, latest)
+            late = later = latest = None  # their tracebacks hold this frame
 
     def disarm(self) -> None:
         """Let nobody interrupt this run from now on, and take back an interruption that is still pending."""
@@ -218,7 +236,10 @@ class ThreadRun(Run):
                 self.error = error
 
     def _deliver(self, stop: Stop) -> bool:
-        return _set_async_exception(self.ident, _interruption(stop)) == 1
+        is_set = _set_async_exception(self.ident, _interruption(stop)) == 1
+        if wake_signal is not None and self.ident == threading.main_thread().ident:
+            signal.pthread_kill(self.ident, wake_signal)
+        return is_set
 
 
 class LoopRun(Run):

@@ -1,4 +1,4 @@
-"""What a job finds around it: language and time zone, what travelled with it from where it was enqueued, caches, context variables.
+"""What a job finds around it: language, time zone, what travelled with it from where it was enqueued, caches, context variables.
 
 Every job runs in a fresh copy of its thread's base context, so nothing that it sets there outlives it. The base context has
 the back ends and caches of Django open already: their registries keep them in context variables, and each job would make
@@ -11,6 +11,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final
 
 from django.core.cache import caches
@@ -19,7 +20,7 @@ from django.utils import timezone, translation
 from .. import conf
 from ..compat import task_backends
 
-#: The keys of Attempt.context that are ours; the others belong to the pairs in the setting CONTEXT.
+#: The keys of Attempt.context that are ours; the others are the dotted names of capturing functions of the setting CONTEXT.
 LANGUAGE: Final = "language"
 TIME_ZONE: Final = "timezone"
 
@@ -42,12 +43,31 @@ def base_context() -> contextvars.Context:
     return context
 
 
-def restore(carried: Mapping[str, Any]) -> None:
-    """Bring back what was captured when the job was enqueued. Raises what a project's own restoring function raises."""
+def has_own(carried: Mapping[str, Any]) -> bool:
+    """Whether anything of the project's own is to be brought back."""
+    return not carried.keys() <= {LANGUAGE, TIME_ZONE}
+
+
+def restore(carried: Mapping[str, Any]) -> ExitStack | None:
+    """Bring back what was captured when the job was enqueued.
+
+    Where a project's restoring function returns a context manager, it is entered here, and left when the returned stack is
+    closed. What has no such function any more is left out. Raises what such a function raises.
+    """
     if language := carried.get(LANGUAGE):
         translation.activate(language)
     if zone := carried.get(TIME_ZONE):
         timezone.activate(zone)
+    stack: ExitStack | None = None
+    for capture, bring_back in conf.context_pairs():
+        name = f"{capture.__module__}.{capture.__qualname__}"
+        if name not in carried:
+            continue
+        manager = bring_back(carried[name])
+        if isinstance(manager, AbstractContextManager):
+            stack = stack or ExitStack()
+            stack.enter_context(manager)
+    return stack
 
 
 def _warm_up() -> None:

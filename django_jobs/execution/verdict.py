@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from .. import retry, serializers
+from ..durations import parse_duration
 from ..exceptions import (
     AttemptLost,
     Fail,
@@ -29,7 +30,7 @@ _SWALLOWED: Final = "The task caught this and returned nevertheless."
 def judge(run: Run) -> Outcome:
     """Return the outcome of `run`, whose function has come back. Never raises."""
     stop = run.stop
-    if stop is not None:
+    if stop is not None and not (stop.limit == STOPPED and run.error is None):
         return _stopped(run, stop)
     if run.error is None:
         return Succeeded(run.result)
@@ -105,7 +106,7 @@ def _seconds(delay: object) -> float | None:
     if delay is None:
         return None
     try:
-        return retry.parse_duration(delay)
+        return parse_duration(delay)
     except Exception:
         logger.warning("%r is no pause before a retry: the default decides.", delay, exc_info=True)
         return None
