@@ -385,6 +385,7 @@ def control_connection(alias: str) -> BaseDatabaseWrapper:
     settings = {**connection.settings_dict, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}
     settings["OPTIONS"] = {key: value for key, value in settings["OPTIONS"].items() if key != "pool"} | options
     connection.settings_dict = settings
+    connection.inc_thread_sharing()  # made in one thread, used by one other
     return connection
 
 

@@ -77,6 +77,11 @@ def can_listen(connection: BaseDatabaseWrapper) -> bool:
     return bool(is_psycopg3)
 
 
+def can_listen_alias(alias: str) -> bool:
+    """Whether workers on the database `alias` are told of new jobs by notifications."""
+    return can_listen(connections[alias])
+
+
 class Listener:
     """A connection of its own that waits for notifications, in autocommit: none arrives inside an open transaction."""
 

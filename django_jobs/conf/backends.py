@@ -162,3 +162,12 @@ def forget() -> None:
     """Forget what was read of `TASKS`."""
     _options.cache_clear()
     jobs_aliases.cache_clear()
+
+
+def direct_database(database: str) -> str:
+    """Return the alias that reaches the same database as `database` past any pooler: what a backend's OPTIONS say, else itself."""
+    for alias in jobs_aliases():
+        options = backend_options(alias)
+        if options.database == database:
+            return options.direct_database
+    return database

@@ -19,8 +19,8 @@ from uuid import UUID
 
 from django_jobs.outcomes import Attempt
 
-_HEADER = struct.Struct("<qqqqqddd")  # state, running, in hand, done, asyncness, beat, memory (MB), started
-_SLOT = struct.Struct("<qqdddd16s16s")  # active, native thread id, deadline, cpu limit, cpu at start, started, job, token
+_HEADER = struct.Struct("<qqqqqddd")  # state, running, in hand, done, idle, beat, memory (MB), -
+_SLOT = struct.Struct("<qqddqd16s16s")  # active, native thread id, deadline, CPU limit, why doomed, started, job, token
 _SLOT_SIZE = 128
 _HEADER_SIZE = 128
 
@@ -35,9 +35,23 @@ class Slot:
     thread_id: int
     deadline: float  # of the hard kill; 0 = none
     cpu_limit: float  # CPU seconds of the thread at which it is killed; 0 = none
+    is_cancelled: bool  # the deadline is that of a forced cancel, not of a time-out
     started: float
     job_id: UUID
     token: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """How a process is. `beat` is the time of its last sign of life (monotonic), memory in MB."""
+
+    state: int
+    running: int
+    in_hand: int
+    done: int
+    is_idle: bool  # connected, looked for work and found none
+    beat: float
+    memory_mb: float
 
 
 class Board:
@@ -60,23 +74,23 @@ class Board:
 
     # -- written by the process
 
-    def header(self, state: int, running: int, in_hand: int, done: int, memory_mb: float) -> None:
+    def header(self, state: int, running: int, in_hand: int, done: int, memory_mb: float, *, idle: bool) -> None:
         """Say how the process is; also its sign of life."""
-        _HEADER.pack_into(self._map, 0, state, running, in_hand, done, 0, time.monotonic(), memory_mb, 0.0)
+        _HEADER.pack_into(self._map, 0, state, running, in_hand, done, int(idle), time.monotonic(), memory_mb, 0.0)
 
-    def begin(self, attempt: Attempt, thread_id: int, *, cpu_start: float = 0.0) -> None:
+    def begin(self, attempt: Attempt, thread_id: int) -> None:
         """Say that the function of `attempt` starts now, in the thread with this native id."""
         now = time.monotonic()
         limits = [limit for limit in (attempt.timeout, attempt.heartbeat_timeout) if limit]
         deadline = now + min(limits) + self._grace_of(attempt) if limits else 0.0
-        cpu_limit = cpu_start + attempt.cpu_timeout if attempt.cpu_timeout else 0.0
+        cpu_limit = time.thread_time() + attempt.cpu_timeout if attempt.cpu_timeout else 0.0
         with self._lock:
             if not self._free:
                 return  # more jobs at once than slots: never for jobs of a pool that was made with this number
             index = self._of[attempt.token] = self._free.pop()
         at = _HEADER_SIZE + index * _SLOT_SIZE
         job, token = attempt.job_id.bytes, attempt.token.bytes
-        _SLOT.pack_into(self._map, at, 0, thread_id, deadline, cpu_limit, cpu_start, now, job, token)
+        _SLOT.pack_into(self._map, at, 0, thread_id, deadline, cpu_limit, 0, now, job, token)
         struct.pack_into("<q", self._map, at, 1)
 
     def _grace_of(self, attempt: Attempt) -> float:
@@ -103,20 +117,28 @@ class Board:
             struct.pack_into("<q", self._map, _HEADER_SIZE + index * _SLOT_SIZE, 0)
             self._free.append(index)
 
+    def doom(self, token: UUID, seconds: float) -> None:
+        """Ask the supervisor to kill this process in so many seconds unless the attempt has ended by then: a forced cancel."""
+        index = self._of.get(token)
+        if index is not None:
+            at = _HEADER_SIZE + index * _SLOT_SIZE
+            struct.pack_into("<d", self._map, at + 16, time.monotonic() + seconds)
+            struct.pack_into("<q", self._map, at + 32, 1)
+
     # -- read by the supervisor
 
     def running(self) -> Iterator[Slot]:
         """Yield what runs."""
         for index in range(self.slots):
             at = _HEADER_SIZE + index * _SLOT_SIZE
-            active, thread_id, deadline, cpu_limit, _, started, job, token = _SLOT.unpack_from(self._map, at)
+            active, thread_id, deadline, cpu_limit, doomed, started, job, token = _SLOT.unpack_from(self._map, at)
             if active == 1:
-                yield Slot(index, thread_id, deadline, cpu_limit, started, UUID(bytes=job), UUID(bytes=token))
+                yield Slot(index, thread_id, deadline, cpu_limit, bool(doomed), started, UUID(bytes=job), UUID(bytes=token))
 
-    def read_header(self) -> tuple[int, int, int, int, float, float]:
-        """Return state, running, in hand, done, the time of the last sign of life (monotonic), and memory in MB."""
-        state, running, in_hand, done, _, beat, memory, _ = _HEADER.unpack_from(self._map, 0)
-        return state, running, in_hand, done, beat, memory
+    def read_header(self) -> Header:
+        """Return how the process is."""
+        state, running, in_hand, done, idle, beat, memory, _ = _HEADER.unpack_from(self._map, 0)
+        return Header(state, running, in_hand, done, bool(idle), beat, memory)
 
     def close(self) -> None:
         """Let go of the memory."""

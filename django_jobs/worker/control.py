@@ -48,6 +48,8 @@ HAND_BACK_SECONDS = 0.5
 CANCEL_SECONDS = 1.0
 #: Somebody's open transaction has a job locked: its outcome is tried again after this.
 LATER_SECONDS = 2.0
+#: Kinds of slots.
+THREADS, LOOP = "threads", "loop"
 
 
 class Stops(Protocol):
@@ -150,8 +152,9 @@ class Control:
         self._is_open = False  # our transaction is open
         self._wrote = False  # it has written something, which must not wait for the slice's end
         self._connected = False
+        self._is_complaining = False
         self._look_again_at = 0.0
-        self._empty = False  # the last claim found less than it wanted
+        self._empty: set[str] = set()  # kinds of which the last claim found less than it wanted
         self._next_poll = self._next_cancel = 0.0
         self._last_hold = 0.0
         self._unconfirmed: set[UUID] = set()  # tokens that the last hold did not list
@@ -170,6 +173,12 @@ class Control:
         """Claim nothing more; give back what has not begun; end when all that runs is recorded."""
         self.draining = True
         self.wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there was nothing to claim at the last look, and nothing is in hand."""
+        kinds = {THREADS, LOOP} if self.async_tasks else {THREADS}
+        return self._connected and self._empty >= kinds and not self.in_hand and not self._to_record and not self._later
 
     def woken(self, queue: str) -> None:
         """There is work in `queue`: claim now, and look again a little later."""
@@ -215,7 +224,7 @@ class Control:
         until = now + self.options.poll
         if self.pool.has_finished and self.pool.waiting <= self.pool.threads:
             return 0.0
-        if self._wanted() and not self._empty:
+        if any(kind not in self._empty for kind in self._wanted()):
             return 0.0
         if not self.draining:
             until = min(until, max(self._next_poll, now))
@@ -266,8 +275,10 @@ class Control:
 
     def _disconnect(self, error: BaseException | None) -> None:
         """Start nothing more; what has not begun will be given back after the reconnect."""
-        if error is not None and self._connected:
-            logger.warning("Worker %s lost its database connection: %s", self.name, error)
+        if error is not None and (self._connected or not self._is_complaining):
+            # Once: while the database is away, every further try says the same.
+            logger.warning("Worker %s has no database connection: %s", self.name, error)
+        self._is_complaining = error is not None
         if error is not None and self.dialect.is_refusal(error):
             self.confirmation.confirm(boottime(), has_rows=bool(self.in_hand))
         self._connected = self._is_open = False
@@ -374,43 +385,60 @@ class Control:
             promote(self.connection, chosen)
         return chosen
 
-    def _wanted(self) -> int:
-        """Return how many more attempts this process could begin soon."""
-        if self.draining or not self._connected or self._limit_reached():
-            return 0
-        free = self.pool.free_threads
+    def _wanted(self) -> dict[str, int]:
+        """Return how many more attempts of each kind this process could begin soon."""
+        if self.draining or not self._connected:
+            return {}
         ahead = self.pool.lookahead(AHEAD_SECONDS, BATCH) - self.pool.waiting
-        return min(BATCH, max(0, free + ahead - len(self._ahead)) + (self.pool.free_async if self.async_tasks else 0))
-
-    def _limit_reached(self) -> bool:
-        limit = self.options.max_jobs
-        return limit is not None and self.counters.done + len(self.in_hand) >= limit
+        wanted = {THREADS: min(BATCH, max(0, self.pool.free_threads + ahead - len(self._ahead)))}
+        if self.async_tasks:
+            wanted[LOOP] = min(BATCH, self.pool.free_async)
+        if self.options.max_jobs is not None:
+            left = self.options.max_jobs - self.counters.done - len(self.in_hand)
+            for kind in wanted:
+                wanted[kind] = max(0, min(wanted[kind], left))
+                left -= wanted[kind]
+        return {kind: count for kind, count in wanted.items() if count}
 
     def _claim(self, now: float) -> list[Attempt]:
-        wanted = self._wanted()
-        if not wanted or (self._empty and now < self._next_poll and not (self._look_again_at and now >= self._look_again_at)):
-            return []
+        is_due = now >= self._next_poll or (self._look_again_at and now >= self._look_again_at)
         if now >= self._look_again_at:
             self._look_again_at = 0.0
-        if self.options.max_jobs is not None:
-            wanted = min(wanted, self.options.max_jobs - self.counters.done - len(self.in_hand))
+        wanted = {kind: count for kind, count in self._wanted().items() if is_due or kind not in self._empty}
+        if not wanted:
+            return []
+        self._next_poll = now + self.options.poll
         if not self._is_open and not self._is_work_likely():
-            return self._found(now, [], wanted)
+            self._empty.update(wanted)
+            return []
         self.queues.refresh(self.connection, now)
         if self.connection.vendor != "postgresql":
             self._begin()  # elsewhere a claim is several statements
         claimed: list[Attempt] = []
-        for part, free, count in self._shares(wanted):
-            claimed += claim(
-                self.connection,
-                worker=self.worker,
-                worker_name=self.name,
-                tokens=[uuid.uuid4() for _ in range(count)],
-                free=free,
-                grace=self.options.grace,
-                queues=part,
-            )
-        return self._found(now, claimed, wanted)
+        for kind, count in wanted.items():
+            found = self._claim_kind(kind, count)
+            if len(found) < count:
+                self._empty.add(kind)
+            else:
+                self._empty.discard(kind)
+            claimed += found
+        self.counters.claimed += len(claimed)
+        return claimed
+
+    def _claim_kind(self, kind: str, count: int) -> list[Attempt]:
+        if kind == LOOP:
+            free, queues = count, self.queues.filter(only=self.async_tasks)
+        else:
+            free, queues = self.pool.free_threads, self.queues.filter(skip=self.async_tasks)
+        return claim(
+            self.connection,
+            worker=self.worker,
+            worker_name=self.name,
+            tokens=[uuid.uuid4() for _ in range(count)],
+            free=free,
+            grace=self.options.grace,
+            queues=queues,
+        )
 
     def _is_work_likely(self) -> bool:
         """Without row locks, or where a claim is several statements, look before taking a lock. Elsewhere the claim is the look."""
@@ -419,25 +447,6 @@ class Control:
         with self.connection.cursor() as cursor:
             cursor.execute(f"SELECT 1 FROM {db.JOB} WHERE status = 'ready' AND parked = '' LIMIT 1")
             return cursor.fetchone() is not None
-
-    def _shares(self, wanted: int) -> list[tuple[Any, int, int]]:
-        """Split what is wanted between threads and coroutines: (filter, free slots, how many)."""
-        free = self.pool.free_threads
-        if not self.async_tasks:
-            return [(self.queues.filter(), free, wanted)]
-        for_async = min(self.pool.free_async, wanted)
-        shares = []
-        if for_async:
-            shares.append((self.queues.filter(only=self.async_tasks), for_async, for_async))
-        if wanted > for_async:
-            shares.append((self.queues.filter(skip=self.async_tasks), free, wanted - for_async))
-        return shares
-
-    def _found(self, now: float, claimed: list[Attempt], wanted: int) -> list[Attempt]:
-        self._empty = len(claimed) < wanted
-        self._next_poll = now + self.options.poll
-        self.counters.claimed += len(claimed)
-        return claimed
 
     def _commit(
         self,

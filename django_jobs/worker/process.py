@@ -1,0 +1,320 @@
+"""One worker process: `python -m django_jobs.worker.process`, started by the supervisor.
+
+Its threads: the control loop with its own connection; the pool; the watchdog; one that tells listeners; one that reads the supervisor's
+words from standard input (`wake QUEUE`, `stop`; its end means that the supervisor is gone, and is an order to stop in order). The main thread
+guards: it writes the board's header, looks at memory and age, and ends the process when the database has given no answer for so long that
+others may soon take its jobs over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import django
+
+from django_jobs.worker.options import VARIABLE, ProcessOptions
+
+logger = logging.getLogger("django_jobs.worker")
+
+#: The exit code of a process that stopped its copies because nobody confirmed that their rows are held.
+EXIT_UNCONFIRMED = 75
+#: How often the main thread looks. Seconds.
+LOOK_SECONDS = 0.2
+#: Between two looks at memory.
+MEMORY_SECONDS = 1.0
+#: Seconds after which a thread that computes lets another have the interpreter: the control loop must not wait long for it.
+SWITCH_INTERVAL = 0.001
+
+
+class Link:
+    """How the contexts of running jobs reach the control loop."""
+
+    def __init__(self) -> None:
+        self.control: Any = None
+
+    def progress(self, attempt: Any, done: float | None, total: float | None, message: str) -> None:
+        """Keep the newest progress for the next cycle."""
+        self.control.note(attempt, progress={"done": done, "total": total, "message": message})
+
+    def heartbeat(self, attempt: Any) -> None:
+        """Keep that the attempt lives."""
+        self.control.note(attempt)
+
+    def save(self, attempt: Any, output: Any) -> None:
+        """Keep the newest partial output."""
+        self.control.note(attempt, output=output)
+
+
+class Process:
+    """Everything that one process is made of."""
+
+    def __init__(self, options: ProcessOptions) -> None:
+        from django_jobs import conf, wakeup
+        from django_jobs.compat import Task
+        from django_jobs.execution.executor import Executor
+        from django_jobs.execution.timeouts import Watchdog
+        from django_jobs.lifecycle.fence import fence_success
+        from django_jobs.task import find_task, registered
+        from django_jobs.worker.board import Board
+        from django_jobs.worker.control import Control, ControlOptions
+        from django_jobs.worker.pool import Pool
+        from django_jobs.worker.queues import QueueWatch
+        from django_jobs.worker.teller import Teller
+
+        settings = conf.jobs_settings()
+        self.options, self.worker_options = options, options.options
+        self.worker = UUID(options.worker)
+        self.board = Board(options.slots, options.board, grace=settings.timeout_grace)
+        self.started = time.monotonic()
+        self.memory_mb = 0.0
+        self._memory_at = 0.0
+        self._is_recycling = ""
+        self.link = Link()
+        self.watchdog = Watchdog()
+        self.teller = Teller()
+        database = self.worker_options.database
+
+        def fence(attempt: Any, result: Any) -> None:
+            fence_success(attempt, result, using=database)
+
+        def known(name: str) -> bool:
+            from django_jobs.exceptions import UnknownTask
+
+            try:
+                find_task(name)
+            except UnknownTask:
+                return False
+            return True
+
+        self.executor = Executor(
+            self.link, find_task=find_task, watchdog=self.watchdog, database=database, fence=fence, board=self.board
+        )
+        tasks: dict[str, Task] = dict(registered())
+        self.async_tasks = (
+            frozenset(name for name, task in tasks.items() if is_coroutine(task))
+            if self.worker_options.async_jobs
+            else frozenset()
+        )
+        self.pool = Pool(
+            self.executor,
+            threads=self.worker_options.threads,
+            async_jobs=self.worker_options.async_jobs if self.async_tasks else 0,
+            on_finished=lambda: self.control.wake.set(),
+        )
+        self.control = Control(
+            options=ControlOptions(
+                alias=self.worker_options.direct_database,
+                grace=settings.grace,
+                slice=settings.slice,
+                poll=settings.poll_interval,
+                max_jobs=options.max_jobs,
+            ),
+            worker=self.worker,
+            name=options.name,
+            pool=self.pool,
+            executor=self.executor,
+            queues=QueueWatch(self.worker_options.queues, self.worker_options.exclude),
+            dispatch=self.teller,
+            force_stop=self._force_stop,
+            async_tasks=self.async_tasks,
+            known=known,
+            listens=self.worker_options.listen and wakeup.can_listen_alias(self.worker_options.direct_database),
+        )
+        self.link.control = self.control
+
+    # -- running
+
+    def run(self) -> int:
+        """Work until drained; return the exit code."""
+        from django_jobs import signals
+
+        self._keep_forks_out()
+        signal.signal(signal.SIGTERM, lambda *_: self.control.drain())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
+        with suppress(AttributeError, ValueError):
+            signal.signal(signal.SIGUSR1, lambda *_: self._show_stacks())
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        self.watchdog.start()
+        self.pool.start()
+        self.teller.start()
+        threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
+        control = threading.Thread(target=self._run_control, name="control", daemon=True)
+        control.start()
+        signals.send("worker_started", worker=self.worker, name=self.options.name)
+        while not self.control.stopped.wait(LOOK_SECONDS):
+            self._look()
+        self._write_header(stopped=True)
+        signals.send("worker_stopped", worker=self.worker, name=self.options.name, reason=self._is_recycling or "stopped")
+        self.pool.close()
+        self.teller.close(5.0)
+        self.watchdog.stop()
+        return self.exit_code
+
+    exit_code = 0
+
+    def _run_control(self) -> None:
+        try:
+            self.control.run()
+        except BaseException:
+            logger.critical("The control loop of worker %s ended by an error of its own", self.options.name, exc_info=True)
+            # Nobody holds our rows any more: end at once, the supervisor takes it from here.
+            kill_group()
+
+    def _look(self) -> None:
+        from django_jobs.conf import jobs_settings
+
+        settings = jobs_settings()
+        limit = settings.grace - settings.slice
+        age = self.control.confirmation.age()
+        if age > limit and self._was_late:
+            # Twice in a row, so that a process that was stopped meanwhile has had the time to read the answer that waits for it.
+            logger.critical(
+                "The database has not answered worker %s for %.1f s: it stops its jobs before others take them over.",
+                self.options.name,
+                age,
+            )
+            logging.shutdown()
+            kill_group(EXIT_UNCONFIRMED)
+        self._was_late = age > limit
+        now = time.monotonic()
+        if now - self._memory_at > MEMORY_SECONDS:
+            self._memory_at = now
+            self.memory_mb = memory_mb()
+            self._recycle_if_due(now)
+        self._write_header()
+
+    _was_late = False
+
+    def _recycle_if_due(self, now: float) -> None:
+        options = self.worker_options
+        reason = ""
+        if options.max_memory_mb and self.memory_mb > options.max_memory_mb:
+            reason = f"memory: {self.memory_mb:.0f} MB is above {options.max_memory_mb:.0f} MB"
+        elif options.max_age and now - self.started > options.max_age:
+            reason = f"age: above {options.max_age:.0f} s"
+        elif self.options.max_jobs and self.control.counters.done >= self.options.max_jobs:
+            reason = f"jobs: {self.control.counters.done} done"
+        if reason and not self.control.draining:
+            self._is_recycling = reason
+            logger.info("Worker %s recycles itself (%s).", self.options.name, reason)
+            self.control.drain()
+
+    def _write_header(self, *, stopped: bool = False) -> None:
+        from django_jobs.worker import board
+
+        control = self.control
+        state = board.STOPPED if stopped else board.DRAINING if control.draining else board.WORKING
+        busy = len(control.in_hand)
+        self.board.header(state, self.pool.running, busy, control.counters.done, self.memory_mb, idle=control.is_idle)
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            word, _, rest = line.strip().partition(" ")
+            if word == "wake":
+                if rest == "*" or self.control.queues.is_wanted(rest):
+                    self.control.woken(rest)
+            elif word == "stop":
+                self.control.drain()
+        # The supervisor is gone: finish what runs, then end. Others take its place.
+        self.control.drain()
+
+    def _force_stop(self, token: UUID, reason: str) -> None:
+        from django_jobs.conf import jobs_settings
+
+        self.board.doom(token, jobs_settings().timeout_grace)
+
+    def _show_stacks(self) -> None:
+        print(f"Worker {self.options.name}:\n{self.executor.stacks()}", file=sys.stderr, flush=True)
+
+    def _keep_forks_out(self) -> None:
+        """Put /dev/null over the control socket in every process that a job forks: it must not share the session that holds our rows."""
+
+        def after_fork() -> None:
+            raw = self.control.connection.connection
+            fileno = getattr(raw, "fileno", None)
+            with suppress(Exception):
+                number = fileno() if fileno is not None else raw._sock.fileno()
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, number)
+                os.close(null)
+
+        os.register_at_fork(after_in_child=after_fork)
+
+
+def is_coroutine(task: Any) -> bool:
+    """Whether this task is run on the event loop."""
+    import inspect
+
+    return inspect.iscoroutinefunction(task.func) and not getattr(task, "isolate", False)
+
+
+def memory_mb() -> float:
+    """Return the resident memory of this process in MB."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+    except (OSError, ValueError):
+        # The peak, where the present is not told; kilobytes on Linux, bytes on macOS.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def kill_group(code: int = 70) -> None:
+    """End this process and the programs that its jobs have started, at once."""
+    if os.getpgrp() == os.getpid():
+        with suppress(OSError):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(os.getpgrp(), signal.SIGTERM)
+    os._exit(code)
+
+
+def quiet_logging(name: str, *, as_json: bool, verbosity: int) -> None:
+    """Give the package's loggers a handler if the project's settings have left them without one that speaks."""
+    from django_jobs.worker.logs import configure
+
+    configure(name, as_json=as_json, verbosity=verbosity)
+
+
+def main() -> None:
+    """Start from the environment that the supervisor has made."""
+    options = ProcessOptions.load(os.environ.pop(VARIABLE))
+    os.environ.pop("PGAPPNAME_BEFORE", None)
+    code = 70
+    try:
+        django.setup()
+        quiet_logging(options.name, as_json=options.options.log_json, verbosity=options.options.verbosity)
+        code = Process(options).run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        close_everything()
+    os._exit(code)
+
+
+def close_everything(streams: Iterable[Any] = (sys.stdout, sys.stderr)) -> None:
+    """Do what the interpreter does at its end, without waiting for threads that jobs have left behind."""
+    with suppress(Exception):
+        from django.db import connections
+
+        connections.close_all()
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in streams:
+        with suppress(Exception):
+            stream.flush()
+
+
+if __name__ == "__main__":
+    main()
