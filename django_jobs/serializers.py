@@ -29,7 +29,9 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 SERIALIZERS: Final = ("json", "typed")
 
 _MAX_BYTES_PER_CHAR: Final = 6  # \u0001
-_MAX_BYTES_PER_NODE: Final = 26  # -1.7976931348623157e+308 and a comma
+_MAX_BYTES_PER_NODE: Final = 26  # -2.2250738585072014e-308 and a comma
+_LARGE_FLOAT: Final = 1e16  # from here on repr() has an exponent, and `dumps` writes all digits: 309 and a sign and a point
+_MAX_CHARS_OF_LARGE_FLOAT: Final = 312 // _MAX_BYTES_PER_CHAR
 _HINTS: Final = {
     "datetime": "pass its isoformat(), or use serializer='typed'",
     "date": "pass its isoformat(), or use serializer='typed'",
@@ -110,6 +112,8 @@ class Copier:
         """Check a float."""
         if value - value != 0.0:  # NaN and the infinities
             raise Refused(f"{value} is not a number that JSON has: use None, or text")
+        if abs(value) >= _LARGE_FLOAT:
+            self.chars += _MAX_CHARS_OF_LARGE_FLOAT
         return value
 
     def large(self, value: int, depth: int) -> Any:
@@ -229,11 +233,14 @@ def _converted(
 def to_json(value: Any, *, serializer: str = "json", path: str = "value", max_bytes: int | None = None) -> Any:
     """Return `value` as plain JSON, a deep copy: what the caller changes later does not alter the job.
 
-    Raises `InvalidArguments` (a TypeError) with the path of the first value that can't be stored, for example
+    A tuple at the root is the arguments of a call: a list, for every serializer. Raises `InvalidArguments` (a TypeError) with the path of the first value that can't be stored, for example
     `kwargs["order"]["total"]` for the path `kwargs`. `max_bytes`: the setting MAX_ARGUMENT_BYTES unless given.
     """
-    if not value and type(value) in (list, dict, tuple):
-        return {} if type(value) is dict else []
+    kind = type(value)
+    if kind is tuple:
+        value = list(value)
+    if (kind is tuple or kind is list or kind is dict) and not value:
+        return {} if kind is dict else []
     if max_bytes is None:
         max_bytes = conf.jobs_settings().max_argument_bytes
     return _converted(value, serializer, path, max_bytes, InvalidArguments)

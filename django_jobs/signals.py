@@ -80,7 +80,7 @@ def dispatch(events: Iterable[Event], *, sender: Any = None) -> None:
             send(event.name, sender, event=event, job_id=event.job_id)
 
 
-def send(name: str, sender: Any = None, **kwargs: Any) -> None:
+def send(name: str, sender: Any = None, /, **kwargs: Any) -> None:
     """Tell every listener of the event `name`; log what they raise. Costs a lookup when nobody listens.
 
     KeyboardInterrupt and the worker's own interruptions pass: they are not the listener's.
@@ -90,7 +90,7 @@ def send(name: str, sender: Any = None, **kwargs: Any) -> None:
         call_listeners(signal, sender, name, **kwargs)
 
 
-def call_listeners(signal: Signal, sender: Any, name: str, **kwargs: Any) -> None:
+def call_listeners(signal: Signal, sender: Any, name: str, /, **kwargs: Any) -> None:
     """Do what `send` does for any Django signal, for example those of Django's tasks; `name` is for the log."""
     # Private in Django, but the one way to put a savepoint around each listener; the same from Django 5.0 to 6.1.
     plain, coroutines = signal._live_receivers(sender)

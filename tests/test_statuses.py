@@ -62,9 +62,9 @@ def test_there_are_eight_statuses_and_each_has_a_label() -> None:
 def test_the_groups_of_statuses() -> None:
     assert {status.value for status in FINAL} == {"succeeded", "failed", "timed_out", "cancelled"}
     assert {status.value for status in PENDING} == {"waiting", "scheduled", "ready"}
-    assert LIVE - PENDING == {Status.RUNNING}
-    assert LIVE | FINAL == set(Status)
-    assert not LIVE & FINAL
+    assert {*PENDING, Status.RUNNING} == LIVE
+    assert {*LIVE, *FINAL} == set(Status)
+    assert LIVE.isdisjoint(FINAL)
 
 
 def test_every_move_is_in_the_table() -> None:
