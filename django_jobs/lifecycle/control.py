@@ -74,7 +74,8 @@ def _cancel(using: str, by: str, reason: str, force: bool, ids: Sequence[UUID]) 
 
 def _cancel_leases(using: str, ids: Sequence[UUID], why: str) -> list[Event]:
     """Cancel what HTTP workers have: nobody holds their lock rows by a lock, and they learn it on their next call."""
-    rows = lock_free(JobLock.objects.using(using).filter(job_id__in=ids, kind=LockKind.HTTP))
+    leases = JobLock.objects.using(using).filter(job_id__in=ids, kind=LockKind.HTTP).values_list("job_id", flat=True)
+    rows = [row for row in lock_free(using, leases) if row.kind == LockKind.HTTP]
     guilty = {row.token: Cancelled(reason=why) for row in rows}
     return [event for event in recover(rows, using=using, cause=why, guilty=guilty) if event.status == Status.CANCELLED]
 
@@ -200,13 +201,16 @@ def delete(
 def _delete(using: str, by: str, reason: str, force: bool, ids: Sequence[UUID]) -> Report:
     report = Report()
     with writing(using) as connection:
-        # Lock order: lock rows first. Those of running jobs only if forced and expired, and, where that can be asked, not locked.
+        # Lock order: lock rows first. Those of running jobs only if forced, and nobody holds them.
         now = db.server_now(connection)
         locks = JobLock.objects.using(using).filter(job_id__in=ids)
-        free = Q(job__in=Job.objects.using(using).filter(id__in=ids).exclude(status=Status.RUNNING))
+        running = Job.objects.using(using).filter(id__in=ids, status=Status.RUNNING)
         if force:
-            free |= Q(expires_at__lt=now, kind=LockKind.WORKER) | Q(kind=LockKind.HTTP)
-        taken = {row.job_id for row in lock_free(locks.filter(free))}
+            free = locks.filter(Q(expires_at__lt=now) | Q(kind=LockKind.HTTP) | ~Q(job__in=running))
+        else:
+            free = locks.exclude(job__in=running)
+        wanted = {row.job_id: (row.token, row.expires_at) for row in free}
+        taken = {row.job_id for row in lock_free(using, wanted) if (row.token, row.expires_at) == wanted[row.job_id]}
         held = set(locks.exclude(job_id__in=taken).values_list("job_id", flat=True))
         jobs = list(lock_jobs(using, [job_id for job_id in ids if job_id not in held], whole=True))
         good = [job for job in jobs if job.status != Status.RUNNING or job.id in taken]

@@ -56,14 +56,15 @@ def writing(using: str) -> Iterator[BaseDatabaseWrapper]:
         yield connection
 
 
-def lock_free(rows: QuerySet[JobLock]) -> list[JobLock]:
-    """Return those of `rows` that no transaction has locked, locked FOR UPDATE, by job id.
+def lock_free(using: str, job_ids: Iterable[UUID]) -> list[JobLock]:
+    """Return those of these jobs' lock rows that no transaction has locked, locked FOR UPDATE, by job id.
 
-    Plain FOR UPDATE, never NO KEY: the fence of an `atomic=True` job is FOR KEY SHARE, which only FOR UPDATE respects. Where there are no
-    row locks every row is returned, and the caller's judgement by `expires_at` is all there is.
+    Plain FOR UPDATE, never NO KEY: the fence of an `atomic=True` job is FOR KEY SHARE, which only FOR UPDATE respects. By primary key
+    alone: InnoDB would keep locks on rows that another condition leaves out, so find the ids by a plain read, and look at the
+    rows again. Where there are no row locks every row is returned, and the caller's judgement by `expires_at` is all there is.
     """
-    rows = rows.order_by("job_id")
-    if db.dialect(connections[rows.db]).row_locks:
+    rows = JobLock.objects.using(using).filter(job_id__in=list(job_ids)).order_by("job_id")
+    if db.dialect(connections[using]).row_locks:
         rows = rows.select_for_update(skip_locked=True)
     return list(rows)
 
@@ -143,9 +144,8 @@ def recover_worker(
     """
     with writing(using):
         mine = JobLock.objects.using(using).filter(worker=worker)
-        # Found by a plain read first: a locking read without an index would, on MariaDB, lock the rows of others that it passes.
         ids = list(mine.order_by("job_id").values_list("job_id", flat=True)[: WORKER_BATCH + 1])
-        rows = lock_free(mine.filter(job_id__in=ids[:WORKER_BATCH]))
+        rows = [row for row in lock_free(using, ids[:WORKER_BATCH]) if row.worker == worker]
         recovered = recover(rows, using=using, cause=cause, counts=counts, started=started, guilty=guilty)
         recovered.left += len(ids) - len(rows)
     return recovered

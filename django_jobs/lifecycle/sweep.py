@@ -16,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from django.db import DatabaseError, connections
-from django.db.models import Exists, OuterRef, ProtectedError, RestrictedError
+from django.db.models import Exists, OuterRef
 
 from .. import db
 from ..models import CancelRequest, Job, JobLock
@@ -169,20 +169,13 @@ def prune(*, using: str, limit: int) -> Swept:
     locks = JobLock.objects.using(using).filter(job=OuterRef("pk"))
     old = Job.objects.using(using).filter(~Exists(locks), prune_at__lte=now).order_by("prune_at", "id")
     jobs = list(skipping_locked(old.only("id"), whole=True)[:limit])
-    _changed, errors = write_each(jobs, using, partial(_delete_unprotected, using))
+    _changed, errors = write_each(jobs, using, partial(delete_rows, using))
     if errors:
         _complain(errors, "could not be pruned")
         # Out of the way of the others, which come after them in the order.
         again = now + timedelta(seconds=PRUNE_AGAIN)
         Job.objects.using(using).filter(id__in=errors, prune_at__isnull=False).update(prune_at=again)
     return Swept(len(jobs))
-
-
-def _delete_unprotected(using: str, jobs: Sequence[Job]) -> list[UUID]:
-    try:
-        return delete_rows(using, jobs)
-    except (ProtectedError, RestrictedError) as error:
-        raise DatabaseError(f"a protected reference: {error}"[:1000]) from error
 
 
 def _fresh(events: list[Event], write: Callable[[Sequence[Job]], list[UUID]]) -> Callable[[Sequence[Job]], list[UUID]]:

@@ -9,7 +9,7 @@ from django.db import connections
 from .. import db
 from ..lifecycle.recover import lock_free, recover, recover_missing
 from ..lifecycle.sweep import Swept
-from ..models import JobLock, LockKind
+from ..models import LockKind
 from ..statuses import Status
 from .looks import Looks
 
@@ -21,12 +21,13 @@ def sweep(looks: Looks, using: str, limit: int) -> Swept:
     """Recover up to `limit` attempts that are dead by `looks`, if their lock rows still are free and as they were seen."""
     dead = dict(list(looks.dead().items())[:limit])
     missing = dict(list(looks.missing().items())[: limit - len(dead)])
-    rows = lock_free(JobLock.objects.using(using).filter(job_id__in=dead, kind=LockKind.WORKER)) if dead else []
+    rows = lock_free(using, dead) if dead else []
     now = db.server_now(connections[using])
     rows = [
         row
         for row in rows
-        if row.token == (seen := dead[row.job_id]).token
+        if row.kind == LockKind.WORKER
+        and row.token == (seen := dead[row.job_id]).token
         and row.expires_at == seen.expires_at
         # What had expired may not have by a clock that was set back since; then it is looked at anew.
         and (seen.ahead or row.expires_at < now)

@@ -16,7 +16,9 @@ from django_jobs.outcomes import ErrorInfo, TimedOut
 from django_jobs.statuses import Status
 from tests.support.jobs import claim_jobs, in_threads, locked, make_job, running_job
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
+#: For commits that listeners, threads or other sessions are to see.
+commits = pytest.mark.django_db(transaction=True)
 needs_row_locks = pytest.mark.skipif(
     not connection.features.has_select_for_update_skip_locked, reason="this database has no row locks"
 )
@@ -24,7 +26,7 @@ needs_row_locks = pytest.mark.skipif(
 
 def recover_all(jobs: Sequence[Job], **options: Any) -> Recovered:
     with transaction.atomic():
-        rows = lock_free(JobLock.objects.using("default").filter(job__in=jobs))
+        rows = lock_free("default", [job.id for job in jobs])
         return recover(rows, using="default", **{"cause": "it was killed by SIGKILL", **options})
 
 
@@ -167,6 +169,7 @@ def test_recover_worker_of_a_worker_without_rows_does_nothing() -> None:
 
 
 @needs_row_locks
+@commits
 def test_recover_worker_leaves_and_counts_what_is_locked() -> None:
     worker = uuid.uuid4()
     job = running_job(worker)
@@ -182,6 +185,7 @@ def test_recover_worker_leaves_and_counts_what_is_locked() -> None:
 
 
 @needs_row_locks
+@commits
 def test_a_job_that_a_person_has_locked_waits_and_stalls_nobody() -> None:
     worker = uuid.uuid4()
     job = running_job(worker)
@@ -216,6 +220,7 @@ def test_one_bad_row_costs_one_row() -> None:
     assert JobLock.objects.get().job_id == bad.id
 
 
+@commits
 def test_two_that_recover_the_same_rows_end_them_once() -> None:
     worker = uuid.uuid4()
     for _ in range(30):
