@@ -9,9 +9,10 @@ from pathlib import Path
 
 import django
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
+from pytest_django.plugin import blocking_manager_key
 
 from tests.support.databases import to_url
 
@@ -26,6 +27,13 @@ settings.load_profile("tests")
 
 def pytest_report_header() -> str:
     return f"Python {sys.version.split()[0]}, Django {django.get_version()}, {connection.vendor}"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let `connection.features` be asked while tests are collected: on MariaDB some answers come from the server."""
+    if connection.vendor == "mysql":
+        with session.config.stash[blocking_manager_key].unblock(), connection._nodb_cursor() as cursor:
+            connections["default"].__dict__["mysql_server_data"] = cursor.db.mysql_server_data
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
