@@ -1,7 +1,7 @@
 """Background jobs for Django, kept in the project's own database.
 
-What a project uses is here: `from django_jobs import job, current_job, Retry`. Importing the package loads nothing; a name is looked up
-when it is first used, so no model is touched before Django is ready.
+What a project uses is here: `from django_jobs import job, current_job, Retry`. Importing the package loads nothing; a name
+is looked up when it is first used, so no model is touched before Django is ready.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The back end for `TASKS`: jobs are rows in the project's own database, written in the caller's transaction.
 
-Imported before any model can be, since tasks are declared while Django starts: so rows and verbs are imported where they are used.
+Imported before any model can be, since tasks are declared while Django starts: so rows and verbs are imported where they are
+used.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -23,9 +24,11 @@ from . import conf, options, retry, serializers, signals
 from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
 from .durations import MAX_SECONDS
 from .exceptions import InvalidArguments, InvalidOption
+from .ids import uuid7s
 from .queues import check_queue_name
+from .registry import check_is_findable, register
 from .results import DJANGO_STATUS, JobResult, from_row
-from .task import JobTask, check_is_findable, register, split_call
+from .task import JobTask, split_call
 
 if TYPE_CHECKING:
     from .lifecycle.enqueue import NewJob
@@ -40,9 +43,9 @@ MAX_TASK_NAME = 255
 class JobsBackend(BaseTaskBackend):
     """Django's Tasks, kept in the project's own database and run by `manage.py runjobs`.
 
-    `TASKS = {"default": {"BACKEND": "django_jobs.backend.JobsBackend"}}` is all the set-up there is. `QUEUES`: the names that are allowed;
-    left out, any name is. `OPTIONS`: `database`, the alias that holds the jobs; `direct_database`, an alias that reaches the same one past
-    a pooler; `MAX_ATTEMPTS` and `BACKOFF`, defaults for the jobs of this back end.
+    `TASKS = {"default": {"BACKEND": "django_jobs.backend.JobsBackend"}}` is all the set-up there is. `QUEUES`: the names
+    that are allowed; left out, any name is. `OPTIONS`: `database`, the alias that holds the jobs; `direct_database`, an
+    alias that reaches the same one past a pooler; `MAX_ATTEMPTS` and `BACKOFF`, defaults for the jobs of this back end.
     """
 
     task_class = JobTask
@@ -79,12 +82,13 @@ class JobsBackend(BaseTaskBackend):
     def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:  # type: ignore[override]
         """Store a job in the transaction that is open on the jobs' database, and return its result.
 
-        A rollback removes the job; nothing starts before the commit; the wake-up goes out with it. Raises `InvalidTask`, and `InvalidArguments`
-        (a TypeError) that says where, before any SQL. A listener that raises is logged and disturbs nobody.
+        A rollback removes the job; nothing starts before the commit; the wake-up goes out with it. Raises `InvalidTask`, and
+        `InvalidArguments` (a TypeError) that says where, before any SQL. A listener that raises is logged and disturbs
+        nobody.
         """
         self.validate_task(task)
         template = Template(task, self.alias, self.using)
-        return self._store(template, [template.job(tuple(args), kwargs)])[0]
+        return self._store(template, [template.arguments(tuple(args), kwargs)])[0]
 
     async def aenqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:  # type: ignore[override]
         """See `enqueue`. The work on the database is done in the thread of synchronous code, within its transaction."""
@@ -94,22 +98,25 @@ class JobsBackend(BaseTaskBackend):
         """Store a job for each of `calls` (see `JobTask.enqueue_many`), all or none; return the results in the same order."""
         self.validate_task(task)
         template = Template(task, self.alias, self.using)
-        jobs: list[NewJob] = []
+        arguments = []
         for index, call in enumerate(calls):
             args, kwargs = split_call(call, index)
             try:
-                jobs.append(template.job(args, kwargs))
+                arguments.append(template.arguments(args, kwargs))
             except InvalidArguments as error:
                 raise InvalidArguments(str(error), path=error.path, index=index) from None
-        return self._store(template, jobs)
+        return self._store(template, arguments)
 
     async def aenqueue_many(self, task: Task[P, R], calls: Iterable[Any]) -> list[JobResult[P, R]]:
         """See `enqueue_many`."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(task, calls)
 
-    def _store(self, template: Template, jobs: list[NewJob]) -> list[JobResult[..., Any]]:
-        """Insert `jobs`, now or when the other database's transaction commits, tell the listeners, and return the results."""
+    def _store(self, template: Template, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[JobResult[..., Any]]:
+        """Insert a job for each of `calls`, now or when the other database's transaction commits; tell the listeners."""
         from .lifecycle import enqueue
+
+        ids = uuid7s(len(calls))
+        jobs = [enqueue.NewJob(template.spec, args, kwargs, job_id) for job_id, (args, kwargs) in zip(ids, calls, strict=True)]
 
         if (alias := template.commit_alias) and connections[alias].in_atomic_block:
             results = [template.result(job) for job in jobs]
@@ -143,20 +150,24 @@ class JobsBackend(BaseTaskBackend):
 class Template:
     """What the jobs of one call of `enqueue` or `enqueue_many` have in common."""
 
+    __slots__ = ("call", "commit_alias", "serializer", "spec", "task", "using")
+
     def __init__(self, task: Task[..., Any], backend: str, using: str) -> None:
+        from .lifecycle.enqueue import JobSpec
+
         register(task)
         self.task, self.using = task, using
         self.call = call_of(task)
         self.serializer = "json"
         self.commit_alias = ""
-        self.common: dict[str, Any] = {
-            "task": task.module_path,
-            "backend": backend,
-            "queue": task.queue_name,
-            "priority": int(task.priority),
-            "run_after": _aware(task.run_after) if task.run_after is not None else None,
-            "context": captured_context(),
-        }
+        self.spec = JobSpec(
+            task=task.module_path,
+            backend=backend,
+            queue=task.queue_name,
+            priority=int(task.priority),
+            run_after=None if task.run_after is None else _aware(task.run_after),
+            context=captured_context(),
+        )
         if isinstance(task, JobTask):
             self._take_options(task)
 
@@ -165,27 +176,24 @@ class Template:
         if task.enqueue_on_commit:
             self.commit_alias = task.enqueue_on_commit if isinstance(task.enqueue_on_commit, str) else DEFAULT_DB_ALIAS
         if task.delay is not None:
-            self.common["run_after"] = timedelta(seconds=task.delay)
+            self.spec.run_after = timedelta(seconds=task.delay)
         for name in _COPIED:
-            self.common[name] = getattr(task, name)
+            setattr(self.spec, name, getattr(task, name))
         if task.backoff is not None:
-            self.common["backoff"] = retry.normalise_backoff(task.backoff)
+            self.spec.backoff = retry.normalise_backoff(task.backoff)
 
-    def job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
-        """Return a job for these arguments. Raises `InvalidArguments`."""
-        from .lifecycle.enqueue import NewJob
-
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return these arguments as JSON, copied. Raises `InvalidArguments`."""
         self.call.check(args, kwargs)
-        return NewJob(
-            args=serializers.to_json(args, serializer=self.serializer, path="args") if args else [],
-            kwargs=serializers.to_json(dict(kwargs), serializer=self.serializer, path="kwargs") if kwargs else {},
-            **self.common,
+        return (
+            serializers.to_json(args, serializer=self.serializer, path="args") if args else [],
+            serializers.to_json(dict(kwargs), serializer=self.serializer, path="kwargs") if kwargs else {},
         )
 
     def result(self, job: NewJob) -> JobResult[..., Any]:
         """Return the result of a job just stored, the same that a look-up would give."""
         task = self.task
-        if isinstance(job.run_after, datetime) and isinstance(task, JobTask) and task.delay is not None:
+        if job.run_after is not None and isinstance(task, JobTask) and task.delay is not None:
             task = replace(task, run_after=job.run_after, delay=None)
         return JobResult(
             task=task,
@@ -198,7 +206,7 @@ class Template:
             last_attempted_at=None,
             args=job.args,
             kwargs=job.kwargs,
-            backend=job.backend,
+            backend=self.spec.backend,
             errors=[],
             worker_ids=[],
             using=self.using,
@@ -263,7 +271,7 @@ def _aware(moment: datetime) -> datetime:
 
 
 def captured_context() -> dict[str, Any]:
-    """Return what travels with a job: language and time zone where they are not those of the settings, and the project's own `CONTEXT`.
+    """Return what travels with a job: language and time zone, where not those of the settings, and the project's own `CONTEXT`.
 
     The project's values are kept under the dotted name of the capturing function.
     """
@@ -280,7 +288,7 @@ def captured_context() -> dict[str, Any]:
 
 
 def _tell(sender: type[JobsBackend], results: Sequence[JobResult[..., Any]]) -> None:
-    """Send Django's signal for each. A listener's error is logged; what it broke in the transaction is rolled back to before it."""
+    """Send Django's signal for each. A listener's error is logged, and what it broke in the transaction is rolled back."""
     if len(task_enqueued.receivers) <= 1:
         # Only Django's own, which logs: no savepoint around that, and nothing at all where it would log nothing.
         if _django_logger.isEnabledFor(logging.DEBUG):
@@ -302,9 +310,9 @@ def _warn_of_other_transaction(using: str) -> None:
     for connection in connections.all(initialized_only=True):
         if connection.alias != using and connection.in_atomic_block:
             warnings.warn(
-                f"A job was enqueued on the database {using!r} while a transaction is open on {connection.alias!r}: a rollback there does not"
-                " take the job back, and it may start before the commit. Declare the task with enqueue_on_commit=True, or open a transaction"
-                f" on {using!r}, too.",
+                f"A job was enqueued on the database {using!r} while a transaction is open on {connection.alias!r}: a rollback"
+                " there does not take the job back, and it may start before the commit. Declare the task with"
+                f" enqueue_on_commit=True, or open a transaction on {using!r}, too.",
                 RuntimeWarning,
                 stacklevel=5,
             )

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, NoReturn
 from . import retry, serializers
 from .durations import MAX_SECONDS, parse_duration
 from .exceptions import InvalidOption
-from .queues import check_queue_name
 from .statuses import FINAL
 
 PRIORITY_MIN: Final = -100
@@ -51,6 +50,9 @@ class FrozenDict(dict[str, Any]):
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
 
+NOTHING: Final = FrozenDict()
+
+
 def freeze(value: Any) -> Any:
     """Return `value` (JSON, or a tuple) with dicts as `FrozenDict` and lists as tuples, to any depth."""
     if isinstance(value, Mapping):
@@ -62,13 +64,18 @@ def freeze(value: Any) -> Any:
 
 def check_priority(value: Any, field: str = "priority") -> int:
     """Return `value` as an int if it is a whole number from -100 to 100. Raises `InvalidOption`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not PRIORITY_MIN <= value <= PRIORITY_MAX or int(value) != value:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not PRIORITY_MIN <= value <= PRIORITY_MAX
+        or int(value) != value
+    ):
         raise InvalidOption(field, f"must be a whole number between {PRIORITY_MIN} and {PRIORITY_MAX}, not {value!r}.")
     return int(value)
 
 
 def seconds(value: Any, field: str) -> float:
-    """Return a duration (see `durations.parse_duration`) in seconds; here it may be negative, but for text. Raises `InvalidOption`."""
+    """Return a duration (see `durations.parse_duration`) in seconds; numbers may be negative. Raises `InvalidOption`."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
@@ -84,8 +91,8 @@ def limit(value: Any, field: str) -> float | None:
 def moment(value: Any, field: str) -> datetime | timedelta | None:
     """Return when something is due: an aware datetime, or a timedelta from now by the database's clock; None stays None.
 
-    Takes those two, numbers of seconds, and strings such as "1h30m". Raises `InvalidOption` for a naive datetime, since it says of no
-    time zone, and for one further ahead than a hundred years.
+    Takes those two, numbers of seconds, and strings such as "1h30m". Raises `InvalidOption` for a naive datetime, since it
+    says of no time zone, and for one further ahead than a hundred years.
     """
     if value is None:
         return None
@@ -106,7 +113,7 @@ def _count(value: Any, field: str) -> int:
     return value
 
 
-def _max_attempts(value: Any, field: str) -> int | None | Unset:
+def _max_attempts(value: Any, field: str) -> int | Unset | None:
     return value if value is None or value is UNSET else _count(value, field)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -16,8 +15,9 @@ from . import conf, serializers
 from .compat import Task, TaskError, TaskResult, TaskResultStatus
 from .exceptions import JobDoesNotExist, JobsError, UnknownTask, WaitTimeout
 from .outcomes import Attempt
+from .registry import find_task
 from .statuses import FINAL, Status
-from .task import JobTask, find_task, placeholder
+from .task import JobTask, placeholder
 
 if TYPE_CHECKING:
     from .models import Job, JobAttempt
@@ -78,9 +78,10 @@ _REFRESHED: Final = (
 class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, but not in its type stubs
     """What was known of a job when it was enqueued, looked up or last refreshed.
 
-    Has all that Django's `TaskResult` has: `id`, `status`, `return_value`, `errors`, `enqueued_at`, `started_at`, `finished_at`,
-    `last_attempted_at`, `attempts`, `worker_ids`, `refresh()` and so on. Django knows four statuses; `job_status` has the full one: a job
-    that was cancelled or ran out of time is FAILED for Django, one that waits for its time or for a retry is READY.
+    Has all that Django's `TaskResult` has: `id`, `status`, `return_value`, `errors`, `enqueued_at`, `started_at`,
+    `finished_at`, `last_attempted_at`, `attempts`, `worker_ids`, `refresh()` and so on. Django knows four statuses;
+    `job_status` has the full one: a job that was cancelled or ran out of time is FAILED for Django, one that waits for its
+    time or for a retry is READY.
     """
 
     job_status: Status
@@ -123,8 +124,8 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
     def wait(self, timeout: float | None = None) -> JobResult[P, R]:
         """Wait until the job has finished, however it ends, and return this result, refreshed.
 
-        Looks often at first, then twice a second. Raises `WaitTimeout` after `timeout` seconds; None waits for ever. Within a transaction this
-        is of no use for a job enqueued there: no worker sees it before the commit.
+        Looks often at first, then twice a second. Raises `WaitTimeout` after `timeout` seconds; None waits for ever. Within
+        a transaction this is of no use for a job enqueued there: no worker sees it before the commit.
         """
         deadline, pause = _deadline(timeout), _FIRST_LOOK
         while not self._look():
@@ -158,8 +159,8 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
     def cancel(self, reason: str = "", *, by: str = "", force: bool = False) -> bool:
         """Cancel the job; return whether that changed anything.
 
-        One that has not started is cancelled at once. A running one is asked to stop and ends within seconds, or when its task lets it;
-        `force` kills its process. Raises `JobsError` with the reason where it can't be cancelled.
+        One that has not started is cancelled at once. A running one is asked to stop and ends within seconds, or when its
+        task lets it; `force` kills its process. Raises `JobsError` with the reason where it can't be cancelled.
         """
         from .lifecycle import control
 
@@ -259,7 +260,9 @@ def _task_of(job: Job) -> Task[..., Any]:
 
 def _errors(job: Job, records: Sequence[JobAttempt]) -> list[TaskError]:
     errors = [
-        TaskError(exception_class_path=record.error_class or _STAND_INS[record.outcome], traceback=record.traceback or record.cause)
+        TaskError(
+            exception_class_path=record.error_class or _STAND_INS[record.outcome], traceback=record.traceback or record.cause
+        )
         for record in records
         if record.outcome not in _WITHOUT_ERROR and (record.error_class or record.outcome in _STAND_INS)
     ]

@@ -1,29 +1,23 @@
-"""Tasks: the `job` decorator, the task object that it makes, and the registry of the tasks that this process knows.
-
-A worker runs registered tasks only: nothing is ever imported because a row or a request names it. Tasks are registered when they are
-declared, so the module that declares one has to be imported; `tasks` and `jobs` modules of installed apps are, at start-up.
-"""
+"""Tasks: the `job` decorator, and the task object that it makes."""
 
 from __future__ import annotations
 
 import difflib
-import logging
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from importlib import import_module
-from types import FunctionType, MappingProxyType, ModuleType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
 from django.utils import timezone
-from django.utils.module_loading import import_string, module_has_submodule
+from django.utils.module_loading import import_string
 
-from . import conf, options
-from .compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, InvalidTask, Task, task_backends
-from .exceptions import InvalidOption, UnknownTask
+from . import options
+from .compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, Task, task_backends
+from .exceptions import InvalidArguments, UnknownTask
 from .options import UNSET, Unset
+from .registry import autodiscover, find_task, import_errors, register, registered
 
 if TYPE_CHECKING:
     from .outcomes import Attempt
@@ -42,8 +36,6 @@ else:
         __slots__ = ()
 
 
-logger = logging.getLogger("django_jobs.task")
-
 #: A moment: an aware datetime, a timedelta or number of seconds from now (by the database's clock), or a string such as "1h30m".
 Moment = datetime | timedelta | int | float | str
 #: A duration: a number of seconds, a timedelta, or a string such as "10m".
@@ -53,12 +45,14 @@ Backoff = int | float | list[float] | tuple[float, ...] | Mapping[int, float | t
 
 
 class TaskOptions(TypedDict, total=False):
-    """What `job` and `using` take beside Django's own arguments. Where an option says nothing, the queue's setting holds, else the project's.
+    """What `job` and `using` take beside Django's own arguments. Where they say nothing, the queue does, else the settings.
 
     * `max_attempts`: starts at most, whatever ends them; None for no bound.
-    * `backoff`: the pause before the next attempt: seconds; a list of them, whose last one repeats; a dict from attempt to seconds or to a
-      range `(low, high)`; a function of the exception and the task result that returns seconds, or None for the default.
-    * `retry_for`: exception classes that are retried; any other is final, except `Retry`, database conflicts, time-outs and deaths.
+    * `backoff`: the pause before the next attempt: seconds; a list of them, whose last one repeats; a dict from attempt to
+      seconds or to a range `(low, high)`; a function of the exception and the task result that returns seconds, or None for
+      the default.
+    * `retry_for`: exception classes that are retried; any other is final, except `Retry`, database conflicts, time-outs and
+      deaths.
     * `timeout`, `timeout_grace`, `heartbeat_timeout`, `cpu_timeout`: durations for each attempt; 0 is no limit.
     * `start_by`: a job that has not started by then is cancelled; a duration counts from the enqueue.
     * `max_deaths`: a job under which the worker died this many times in a row has failed.
@@ -68,11 +62,11 @@ class TaskOptions(TypedDict, total=False):
     * `atomic`: run the task and record its success in one database transaction.
     * `isolate`: run each attempt in a process of its own.
     * `on_success`, `on_failure`: functions called after the final outcome, which they can't change.
-    * `enqueue_on_commit`: enqueue only when the open transaction of the default database (or of the alias given) commits: for jobs that
-      live in another database than the data that they are about.
+    * `enqueue_on_commit`: enqueue only when the open transaction of the default database (or of the alias given) commits:
+      for jobs that live in another database than the data that they are about.
     """
 
-    max_attempts: int | None | Unset
+    max_attempts: int | Unset | None
     backoff: Backoff | None
     retry_for: Iterable[type[BaseException]] | type[BaseException]
     timeout: Duration | None
@@ -110,11 +104,12 @@ class Arguments:
 class JobTask(_TaskBase[P, R]):
     """A task of Django's, with the options of django_jobs. Made by `job`; immutable, hashable, and importable by its name.
 
-    `enqueue(...)` and `aenqueue(...)` store a job in the caller's transaction and return a `JobResult`; they raise `InvalidArguments` (a
-    TypeError) for arguments that do not fit the function or that JSON can't hold, before any SQL. `call(...)` runs the function here and now.
+    `enqueue(...)` and `aenqueue(...)` store a job in the caller's transaction and return a `JobResult`; they raise
+    `InvalidArguments` (a TypeError) for arguments that do not fit the function or that JSON can't hold, before any SQL.
+    `call(...)` runs the function here and now.
     """
 
-    max_attempts: int | None | Unset = UNSET
+    max_attempts: int | Unset | None = UNSET
     backoff: Any = None
     retry_for: tuple[type[BaseException], ...] = ()
     timeout: float | None = None
@@ -125,7 +120,7 @@ class JobTask(_TaskBase[P, R]):
     max_deaths: int | None = None
     retention: options.FrozenDict | None = None
     tags: tuple[str, ...] = ()
-    metadata: options.FrozenDict = options.FrozenDict()
+    metadata: options.FrozenDict = options.NOTHING
     serializer: str = "json"
     atomic: bool = False
     isolate: bool = False
@@ -135,8 +130,6 @@ class JobTask(_TaskBase[P, R]):
     description: str = ""
     #: Seconds from the enqueue, by the database's clock, to the earliest start. Set by `using(run_after=<timedelta>)`.
     delay: float | None = None
-    # What `backend` computed for this very object: the columns that are the same for each of its jobs.
-    _columns: Any = field(init=False, default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, check in options.CHECKS.items():
@@ -152,8 +145,8 @@ class JobTask(_TaskBase[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path of the declared task, and what `using` changed."""
-        declared = _registry.get(self.module_path, self)
-        names = [item.name for item in fields(self) if item.init and item.name != "func"]
+        declared = registered().get(self.module_path, self)
+        names = [item.name for item in fields(self) if item.name != "func"]
         changes = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(declared, name, None)}
         return (_unpickle, (self.module_path, changes))
 
@@ -168,9 +161,10 @@ class JobTask(_TaskBase[P, R]):
     ) -> JobTask[P, R]:
         """Return this task with other options; this one stays as it is.
 
-        `run_after` takes an aware datetime, or a timedelta, a number of seconds or a string such as "1h30m", which count from the enqueue by the
-        database's clock; 0 takes a start time off again. As in Django, None for these four leaves them as they are. Any option of `job` may be
-        given; there None has its meaning. Raises `InvalidTask` or `InvalidOption`.
+        `run_after` takes an aware datetime, or a timedelta, a number of seconds or a string such as "1h30m", which count
+        from the enqueue by the database's clock; 0 takes a start time off again. As in Django, None for these four leaves
+        them as they are. Any option of `job` may be given; there None has its meaning. Raises `InvalidTask` or
+        `InvalidOption`.
         """
         _check_names(changes)
         new: dict[str, Any] = dict(changes)
@@ -184,8 +178,9 @@ class JobTask(_TaskBase[P, R]):
     def enqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult]:
         """Store a job for each of `calls`, all or none, in one statement for each thousand. Return the results in the same order.
 
-        A call is a tuple (or list) of positional arguments, a dict of keyword arguments, or `Arguments(1, lang="de")` for both. Raises
-        `InvalidArguments`, whose `index` says which call, and whatever the iterable raises; nothing is stored then.
+        A call is a tuple (or list) of positional arguments, a dict of keyword arguments, or `Arguments(1, lang="de")` for
+        both. Raises `InvalidArguments`, whose `index` says which call, and whatever the iterable raises; nothing is stored
+        then.
         """
         backend: Any = self.get_backend()
         if hasattr(backend, "enqueue_many"):
@@ -228,12 +223,12 @@ def _check_names(changes: Mapping[str, Any]) -> None:
 
 def _unpickle(path: str, changes: dict[str, Any]) -> Task[..., Any]:
     """Find the task that `path` names, importing its module, and apply `changes`."""
-    if (declared := _registry.get(path)) is None:
+    if (declared := registered().get(path)) is None:
         try:
             found = import_string(path)
         except ImportError as error:
             raise ValueError(f"Expected {path!r} to point to a Task instance.") from error
-        declared = _registry.get(path, found)
+        declared = registered().get(path, found)
     if not isinstance(declared, Task):
         raise ValueError(f"Expected {path!r} to point to a Task instance.")
     return replace(declared, **changes) if changes else declared
@@ -273,12 +268,13 @@ def job(
 ) -> Any:
     """Make a function of a module a task that can be enqueued: `@job`, or `@job(queue_name="mail", timeout=30)`.
 
-    `priority` is a whole number from -100 to 100, the higher the sooner; `queue_name` may be dotted (`billing.invoices` is below `billing`);
-    `backend` is an alias of the setting TASKS; with `takes_context` the function's first parameter is called `context` and gets the
-    `JobContext`. For all else see `TaskOptions`. Works with any back end in TASKS, so that tests may use Django's own dummy or immediate one.
+    `priority` is a whole number from -100 to 100, the higher the sooner; `queue_name` may be dotted (`billing.invoices` is
+    below `billing`); `backend` is an alias of the setting TASKS; with `takes_context` the function's first parameter is
+    called `context` and gets the `JobContext`. For all else see `TaskOptions`. Works with any back end in TASKS, so that
+    tests may use Django's own dummy or immediate one.
 
-    Raises `InvalidTask` for a function that no worker could find (a lambda, a nested function), `InvalidOption` for a bad value, and
-    TypeError for an unknown option.
+    Raises `InvalidTask` for a function that no worker could find (a lambda, a nested function), `InvalidOption` for a bad
+    value, and TypeError for an unknown option.
     """
     if "run_after" in task_options:
         raise TypeError("run_after can't be given where a task is declared: use .using(run_after=...).")
@@ -309,74 +305,11 @@ def split_call(call: Any, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (), dict(call)
     if isinstance(call, list):
         return tuple(call), {}
-    from .exceptions import InvalidArguments
-
     raise InvalidArguments(
-        f"{call!r} is no call: use a tuple of positional arguments, such as ({call!r},), a dict of keyword arguments, or Arguments(...).",
+        f"{call!r} is no call: use a tuple of positional arguments, such as ({call!r},), a dict of keyword arguments,"
+        " or Arguments(...).",
         index=index,
     )
-
-
-# --- The registry -------------------------------------------------------------------------------------------------------------------------
-
-_registry: dict[str, Task[..., Any]] = {}
-#: Modules of tasks that could not be imported, with what they raised.
-_import_errors: dict[str, str] = {}
-
-#: The modules of an installed app in which tasks are looked for.
-MODULES = ("tasks", "jobs")
-
-
-def register(task: Task[..., Any]) -> None:
-    """Make `task` known to this process under its dotted name. What `using` made of a registered task changes nothing."""
-    name = task.module_path
-    known = _registry.get(name)
-    if (known is None or known.func is not task.func) and not getattr(task.func, "is_placeholder", False):
-        _registry[name] = task
-
-
-def registered() -> Mapping[str, Task[..., Any]]:
-    """Return every task that this process knows, by dotted name."""
-    return MappingProxyType(_registry)
-
-
-def import_errors() -> Mapping[str, str]:
-    """Return the modules of tasks that could not be imported at start-up, with the error of each."""
-    return MappingProxyType(_import_errors)
-
-
-def find_task(name: str) -> Task[..., Any]:
-    """Return the registered task of this dotted name, or of the name that `TASK_ALIASES` gives for it. Never imports anything.
-
-    Raises `UnknownTask`, which says so if the module that the name begins with could not be imported.
-    """
-    if (task := _registry.get(name)) is not None:
-        return task
-    aliases = conf.jobs_settings().task_aliases
-    seen, alias = {name}, name
-    while (alias := aliases.get(alias, "")) and alias not in seen:
-        seen.add(alias)
-        if (task := _registry.get(alias)) is not None:
-            return task
-    for module, error in _import_errors.items():
-        if name.startswith(f"{module}."):
-            raise UnknownTask(f"The task {name!r} is unknown: its module {module!r} could not be imported: {error}")
-    raise UnknownTask(f"The task {name!r} is unknown here: its module was not imported, or has no task of this name (any more).")
-
-
-def check_is_findable(task: Task[..., Any]) -> None:
-    """Raise `InvalidTask` unless a worker, which imports modules and nothing else, comes to know this task, too."""
-    func = task.func
-    if func.__module__ == "__main__":
-        raise InvalidTask(f"{task.module_path}: a worker can't import the script that this process runs. Move the task to a module.")
-    found: Any = sys.modules.get(func.__module__)
-    for part in func.__qualname__.split("."):
-        found = getattr(found, part, None)
-    if found is func or getattr(found, "func", None) is func:
-        return
-    if any(value is task or getattr(value, "func", None) is func for value in vars(sys.modules[func.__module__]).values()):
-        return
-    raise InvalidTask(f"{task.module_path}: nothing in its module leads to this task, so no worker can find it. Declare it at module level.")
 
 
 def placeholder(name: str, backend: str) -> JobTask[..., Any]:
@@ -391,41 +324,8 @@ def placeholder(name: str, backend: str) -> JobTask[..., Any]:
     return JobTask(func=func, backend=backend)
 
 
-def autodiscover() -> None:
-    """Import the modules `tasks` and `jobs` of every installed app and register the tasks in them, Django's plain ones, too.
-
-    A module that can't be imported is logged and kept in `import_errors` (a system check reports it): the other apps' tasks still run.
-    """
-    from django.apps import apps
-
-    for config in apps.get_app_configs():
-        for name in MODULES:
-            if config.module is not None and module_has_submodule(config.module, name):
-                _discover(f"{config.name}.{name}")
-
-
-def _discover(name: str) -> None:
-    try:
-        import_module(name)
-    except (Exception, SystemExit) as error:
-        _import_errors[name] = f"{type(error).__name__}: {error}"
-        logger.exception("The module %s could not be imported: its tasks are unknown to this process.", name)
-        return
-    _import_errors.pop(name, None)
-    for module_name, module in list(sys.modules.items()):
-        if module_name == name or module_name.startswith(f"{name}."):
-            _register_all(module)
-
-
-def _register_all(module: ModuleType) -> None:
-    for value in list(vars(module).values()):
-        if isinstance(value, Task):
-            register(value)
-
-
 __all__ = [
     "Arguments",
-    "InvalidOption",
     "JobTask",
     "TaskOptions",
     "autodiscover",

@@ -1,56 +1,46 @@
 """Store new jobs: in the caller's transaction, in as few statements as can be, by the database's clock.
 
-The statements name only the columns that a new job needs, with everything that is the same for every new job as a literal. One job is one
-statement; many are one for each thousand. The key is made by the client and a key that is there already is left alone, so an insert whose
-answer was lost with its connection can be sent again.
+The statements name only the columns that a new job needs, with everything that is the same for every new job as a literal.
+One job is one statement; many are one for each thousand. The key is made by the client and a key that is there already is
+left alone, so an insert whose answer was lost with its connection can be sent again.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from django.core.signals import setting_changed
 from django.db import DatabaseError, InterfaceError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models.signals import post_delete, post_migrate, post_save
 
-from .. import conf, signals, wakeup
-from ..db import JOB, Dialect, as_datetime, dialect, server_now
+from .. import prepared, signals, wakeup
+from ..db import JOB, Dialect, as_datetime, batches, dialect, server_now
 from ..ids import uuid7
-from ..models import Queue
 from ..options import UNSET, Unset
 from ..outcomes import Event
-from ..queues import JobOptions, QueueOptions
 from ..serializers import dumps
 from ..statuses import Status
+from .inherit import inherited
 
 #: Rows in one statement: where more rows no longer make it faster.
 CHUNK_ROWS: Final = 1_000
-#: Characters of JSON in one statement, unless a single row has more: a quarter of MariaDB's smallest usual `max_allowed_packet`.
+#: Characters of JSON in one statement, unless one row has more: a quarter of MariaDB's usual `max_allowed_packet`.
 CHUNK_CHARS: Final = 4_000_000
-#: How long a process may go on with settings of queues that were changed in another.
-QUEUE_CACHE_SECONDS: Final = 5.0
 
 
-@dataclass(slots=True, kw_only=True)
-class NewJob:
-    """A job to be stored. The values have been checked: `args`, `kwargs`, `metadata`, `tags`, `context` are JSON. Durations are seconds.
+@dataclass(slots=True, kw_only=True, eq=False)
+class JobSpec:
+    """What new jobs of one call have in common. All has been checked; what is JSON is JSON. Durations are seconds.
 
-    What says nothing (None; `UNSET` for `max_attempts`) is taken from the queue, then from the settings; a limit of 0 is off. `run_after` and
-    `start_by` take a timedelta from now by the database's clock, too. `insert` fills in the last three fields.
+    What says nothing (None; `UNSET` for `max_attempts`) is taken from the queue, then from the settings; a limit of 0 is
+    off. `run_after` and `start_by` are aware datetimes, or timedeltas from now by the database's clock.
     """
 
     task: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    id: UUID = field(default_factory=uuid7)
     backend: str = "default"
     queue: str = "default"
     priority: int = 0
@@ -66,21 +56,32 @@ class NewJob:
     timeout_grace: float | None = None
     heartbeat_timeout: float | None = None
     cpu_timeout: float | None = None
-    max_attempts: int | None | Unset = UNSET
+    max_attempts: int | Unset | None = UNSET
     backoff: Any = None
     max_deaths: int | None = None
     retention: Mapping[str, float | None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class NewJob:
+    """A job to be stored, with arguments that are JSON. `insert` fills in the last three fields."""
+
+    spec: JobSpec
+    args: list[Any]
+    kwargs: dict[str, Any]
+    id: UUID = field(default_factory=uuid7)
     unique_key: str | None = None
 
     status: Status = Status.READY
     enqueued_at: datetime | None = None
+    run_after: datetime | None = None
 
 
 def insert(jobs: Sequence[NewJob], *, using: str) -> None:
-    """Store `jobs`, all or none, on the database `using`, in the transaction that is open there; wake workers when it commits.
+    """Store `jobs`, all or none, on the database `using`, in the transaction open there; wake workers when it commits.
 
-    Fills in what each job inherits, its `status` and its `enqueued_at`. A job whose id is stored already is left as it is. Outside a
-    transaction a lost connection is opened again, once. Raises a database error; an open transaction is then to be rolled back.
+    A job whose id is stored already is left as it is. Outside a transaction a lost connection is opened again, once. Raises
+    a database error; an open transaction is then to be rolled back.
     """
     if not jobs:
         return
@@ -92,19 +93,17 @@ def insert(jobs: Sequence[NewJob], *, using: str) -> None:
             raise
         connection.close()
         _insert(connection, jobs)
-    if queues := [job.queue for job in jobs if job.status is Status.READY]:
+    if queues := {job.spec.queue for job in jobs if job.status is Status.READY}:
         wakeup.wake(using, queues)
     if signals.has_listeners("job_enqueued"):
         signals.dispatch([_event(job) for job in jobs])
 
 
 def _event(job: NewJob) -> Event:
-    return Event("job_enqueued", job.id, job.task, job.queue, job.status, backend=job.backend)
+    return Event("job_enqueued", job.id, job.spec.task, job.spec.queue, job.status, backend=job.spec.backend)
 
 
 def _insert(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> None:
-    for job in jobs:
-        _inherit(job, connection.alias)
     if len(jobs) == 1:
         _insert_one(connection, jobs[0])
     else:
@@ -112,7 +111,8 @@ def _insert(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> None:
             _insert_many(connection, jobs)
 
 
-# --- One job ------------------------------------------------------------------------------------------------------------------------------
+# --- One job ---
+
 
 #: Columns that are the same for each new job.
 _LITERALS: Final = {
@@ -129,38 +129,62 @@ _LITERALS: Final = {
 }
 #: Columns that are mostly the same, with the literal for it.
 _USUAL: Final = {"description": "''", "serializer": "'json'", "metadata": "'{}'", "tags": "'[]'", "context": "'{}'"}
-#: Columns left out where they are NULL.
-_NULLABLE: Final = (
-    "created_by",
-    "timeout",
-    "timeout_grace",
-    "heartbeat_timeout",
-    "cpu_timeout",
-    "max_attempts",
-    "backoff",
-    "max_deaths",
-    "retention",
-    "unique_key",
-)
+#: Columns left out where they are NULL, besides those of `_optional`.
+_NULLABLE: Final = ("created_by", "timeout_grace", "cpu_timeout", "max_deaths")
 _JSON: Final = frozenset({"args", "kwargs", "metadata", "tags", "context", "backoff", "retention"})
 _FIRST: Final = ("id", "backend", "task", "args", "kwargs", "queue", "priority")
 
 
+def _optional(spec: JobSpec, using: str) -> dict[str, Any]:
+    """Return the columns in which the jobs of `spec` differ from the usual, with what they inherit. A limit of 0 is NULL: off."""
+    columns: dict[str, Any] = {}
+    from_queue = inherited(using, spec.queue, spec.backend)
+    retention = spec.retention
+    if from_queue.retention:
+        retention = {**from_queue.retention, **(retention or {})}
+    backoff = from_queue.backoff if spec.backoff is None else spec.backoff
+    for name, value in (
+        ("timeout", from_queue.timeout if spec.timeout is None else spec.timeout),
+        ("heartbeat_timeout", from_queue.heartbeat_timeout if spec.heartbeat_timeout is None else spec.heartbeat_timeout),
+        ("max_attempts", from_queue.max_attempts if spec.max_attempts is UNSET else spec.max_attempts),
+        ("description", spec.description),
+    ):
+        if value:
+            columns[name] = value
+    if spec.serializer != "json":
+        columns["serializer"] = spec.serializer
+    for name, value in (("metadata", spec.metadata), ("tags", spec.tags), ("context", spec.context), ("retention", retention)):
+        if value:
+            columns[name] = dumps(value)
+    if backoff is not None:
+        columns["backoff"] = dumps(backoff)
+    for name in _NULLABLE:
+        if (value := getattr(spec, name)) is not None:
+            columns[name] = value
+    return columns
+
 
 def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> None:
-    words = dialect(connection)
-    columns, params = _special(job)
-    start = _as_start(job.run_after)
+    words, spec = dialect(connection), job.spec
+    optional = _optional(spec, connection.alias)
+    if job.unique_key is not None:
+        optional["unique_key"] = job.unique_key
+    start = _as_start(spec.run_after)
     returning = bool(connection.features.can_return_columns_from_insert)
-    sql = _one_sql(connection.vendor, columns, type(start), type(job.start_by), returning)
-    times = [_time(words, value) for value in (start, start, start, job.start_by) if value is not None]
+    sql = _one_sql(connection.vendor, tuple(optional), type(start), type(spec.start_by), returning)
+    times = [_time(words, value) for value in (start, start, start, spec.start_by) if value is not None]
     if isinstance(start, timedelta):
         del times[0]  # a delay decides the status by itself
-    first = [words.uuid(job.id), job.backend, job.task, dumps(job.args), dumps(job.kwargs), job.queue, job.priority]
-    with connection.cursor() as cursor:
-        cursor.execute(sql, first + params + times)
-        row = cursor.fetchone() if returning else None
-        if row is None:  # stored before: say what was stored then
+    first = [words.uuid(job.id), spec.backend, spec.task, dumps(job.args), dumps(job.kwargs), spec.queue, spec.priority]
+    params = [*first, *optional.values(), *times]
+    if returning:
+        row = prepared.fetch_one(connection, sql, params)
+    else:
+        row = None
+        with connection.cursor() as cursor:
+            cursor.execute(sql, params)
+    if row is None:  # stored before: say what was stored then
+        with connection.cursor() as cursor:
             cursor.execute(f"SELECT enqueued_at, status, run_after FROM {JOB} WHERE id = %s", [words.uuid(job.id)])
             row = cursor.fetchone()
     job.enqueued_at = as_datetime(row[0])
@@ -175,7 +199,7 @@ def _as_start(run_after: datetime | timedelta | None) -> datetime | timedelta | 
 
 @lru_cache(maxsize=512)
 def _one_sql(vendor: str, columns: tuple[str, ...], start: type, start_by: type, returning: bool) -> str:
-    """Return the INSERT of one job. The times come last: three for a `start` given as a datetime, two for a delay, one for `start_by`."""
+    """Return the INSERT of one job. Times come last: three for a `start` that is a datetime, two for a delay, one `start_by`."""
     words = _dialect_of(vendor)
     now, later = words.now_sql, words.now_plus()
     values = dict.fromkeys((*_FIRST, *columns), "%s")
@@ -207,26 +231,6 @@ def _dialect_of(vendor: str) -> Dialect:
     return next(dialect(connection) for connection in connections.all() if connection.vendor == vendor)
 
 
-def _special(job: NewJob) -> tuple[tuple[str, ...], list[Any]]:
-    """Return the columns in which `job` differs from the usual, and their values."""
-    names, values = [], []
-    if job.description:
-        names.append("description")
-        values.append(job.description)
-    if job.serializer != "json":
-        names.append("serializer")
-        values.append(job.serializer)
-    for name in ("metadata", "tags", "context"):
-        if value := getattr(job, name):
-            names.append(name)
-            values.append(dumps(value))
-    for name in _NULLABLE:
-        if (value := getattr(job, name)) is not None:
-            names.append(name)
-            values.append(dumps(value) if name in _JSON else value)
-    return tuple(names), values
-
-
 def _time(words: Dialect, value: datetime | timedelta) -> Any:
     """Return a moment, or the seconds of a delay, as a parameter."""
     if isinstance(value, timedelta):
@@ -237,7 +241,7 @@ def _time(words: Dialect, value: datetime | timedelta) -> Any:
     return naive if words.vendor == "mysql" else naive.isoformat(" ", "microseconds")
 
 
-# --- Many jobs ----------------------------------------------------------------------------------------------------------------------------
+# --- Many jobs ---
 
 _TYPES: Final = {
     "id": "uuid",
@@ -258,156 +262,109 @@ _TYPES: Final = {
 def _insert_many(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> None:
     words = dialect(connection)
     now = server_now(connection)
-    rows = [_row(words, job, now) for job in jobs]
+    shared: dict[int, dict[str, Any]] = {}
+    for job in jobs:
+        spec = job.spec
+        if (columns := shared.get(id(spec))) is None:
+            columns = shared[id(spec)] = _shared_columns(words, spec, connection.alias, now)
+        job.enqueued_at, job.status = now, Status.READY if columns["status"] == "ready" else Status.SCHEDULED
+        if spec.run_after is not None:
+            job.run_after = _absolute(spec.run_after, now)
     with connection.cursor() as cursor:
-        for chunk in _chunks(rows):
-            names = {name: None for row in chunk for name in row}
-            columns = {name: [row.get(name, _DEFAULTS.get(name)) for row in chunk] for name in names}
-            if connection.vendor == "postgresql":
-                _unnest(cursor, columns)
-            else:
-                _values(cursor, words, columns)
+        for chunk, args, kwargs in _chunks(jobs):
+            own = {"id": [words.uuid(job.id) for job in chunk], "args": args, "kwargs": kwargs}
+            if any(job.unique_key is not None for job in chunk):
+                own["unique_key"] = [job.unique_key for job in chunk]
+            _insert_chunk(cursor, words, own, [shared[id(job.spec)] for job in chunk])
+
+
+def _insert_chunk(cursor: Any, words: Dialect, own: dict[str, list[Any]], shared: list[dict[str, Any]]) -> None:
+    """Insert rows of which `own` has the columns of their own, as lists, and `shared` the others, a dict for each row."""
+    head = shared[0]
+    if any(columns is not head for columns in shared):
+        for name in {name: None for columns in shared for name in columns}:
+            own[name] = [columns.get(name, _DEFAULTS.get(name)) for columns in shared]
+        head = {}
+    if words.vendor == "postgresql":
+        _unnest(cursor, own, head)
+    else:
+        _values(cursor, words, own, head)
 
 
 _DEFAULTS: Final = {"description": "", "serializer": "json", "metadata": "{}", "tags": "[]", "context": "{}"}
 
 
-def _row(words: Dialect, job: NewJob, now: datetime) -> dict[str, Any]:
-    """Return the columns of one of many jobs, as parameters; sets the job's times and status."""
-    start = job.run_after
-    start = now + start if isinstance(start, timedelta) else start
-    start_by = now + job.start_by if isinstance(job.start_by, timedelta) else job.start_by
+def _absolute(start: datetime | timedelta, now: datetime) -> datetime | None:
+    """Return the start time that is stored; a delay that has passed already is none."""
+    if isinstance(start, timedelta):
+        return now + start if start.total_seconds() > 0 else None
+    return start
+
+
+def _shared_columns(words: Dialect, spec: JobSpec, using: str, now: datetime) -> dict[str, Any]:
+    """Return the columns that all jobs of `spec` have in common, as parameters."""
+    start = None if spec.run_after is None else _absolute(spec.run_after, now)
     is_ready = start is None or start <= now
-    if isinstance(job.run_after, timedelta):
-        job.run_after = None if is_ready else start
-    job.enqueued_at, job.status = now, Status.READY if is_ready else Status.SCHEDULED
     moment = _time(words, now)
-    row: dict[str, Any] = {
-        "id": words.uuid(job.id),
-        "backend": job.backend,
-        "task": job.task,
-        "args": dumps(job.args) if job.args else "[]",
-        "kwargs": dumps(job.kwargs) if job.kwargs else "{}",
-        "queue": job.queue,
-        "priority": job.priority,
-        "status": job.status.value,
+    columns: dict[str, Any] = {
+        "backend": spec.backend,
+        "task": spec.task,
+        "queue": spec.queue,
+        "priority": spec.priority,
+        "status": (Status.READY if is_ready else Status.SCHEDULED).value,
         "enqueued_at": moment,
-        "due_at": moment if is_ready or start is None else _time(words, start),
+        "due_at": moment if start is None or is_ready else _time(words, start),
     }
-    if job.run_after is not None:
-        row["run_after"] = _time(words, job.run_after)
-    if start_by is not None:
-        row["start_by"] = _time(words, start_by)
-    names, values = _special(job)
-    row.update(zip(names, values, strict=True))
-    return row
+    if start is not None:
+        columns["run_after"] = _time(words, start)
+    if spec.start_by is not None:
+        start_by = now + spec.start_by if isinstance(spec.start_by, timedelta) else spec.start_by
+        columns["start_by"] = _time(words, start_by)
+    return columns | _optional(spec, using)
 
 
-def _chunks(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]]]:
+def _chunks(jobs: Sequence[NewJob]) -> Iterator[tuple[Sequence[NewJob], list[str], list[str]]]:
+    """Cut `jobs` into what fits into a statement, each part with the JSON of its arguments."""
     first, size = 0, 0
-    for index, row in enumerate(rows):
-        length = len(row["args"]) + len(row["kwargs"])
-        if index > first and (index - first >= CHUNK_ROWS or size + length > CHUNK_CHARS):
-            yield rows[first:index]
-            first, size = index, 0
+    args: list[str] = []
+    kwargs: list[str] = []
+    for index, job in enumerate(jobs):
+        own = (dumps(job.args) if job.args else "[]", dumps(job.kwargs) if job.kwargs else "{}")
+        length = len(own[0]) + len(own[1])
+        if args and (len(args) >= CHUNK_ROWS or size + length > CHUNK_CHARS):
+            yield jobs[first:index], args, kwargs
+            first, size, args, kwargs = index, 0, [], []
         size += length
-    yield rows[first:]
+        args.append(own[0])
+        kwargs.append(own[1])
+    yield jobs[first:], args, kwargs
 
 
-def _unnest(cursor: Any, columns: Mapping[str, list[Any]]) -> None:
+def _unnest(cursor: Any, own: Mapping[str, list[Any]], shared: Mapping[str, Any]) -> None:
     """PostgreSQL: an array for each column whose values differ, one parameter for each that is the same in all rows."""
-    arrays, params, expressions = [], [], []
-    scalars = []
-    for name, values in columns.items():
-        kind = _TYPES.get(name, "text")
-        cast = "::jsonb" if name in _JSON else ""
-        if name != "id" and values.count(values[0]) == len(values):
-            expressions.append(f"%s::{kind}{cast}")
-            scalars.append(values[0])
-        else:
-            expressions.append(f"u.{name}{cast}")
-            arrays.append((name, kind))
-            params.append(values)
-    literals = {name: literal for name, literal in (_LITERALS | _USUAL).items() if name not in columns}
+    same = {name: values[0] for name, values in own.items() if name != "id" and values.count(values[0]) == len(values)}
+    scalars = {**shared, **same}
+    arrays = {name: values for name, values in own.items() if name not in same}
+    expressions = {name: f"%s::{_TYPES.get(name, 'text')}{'::jsonb' if name in _JSON else ''}" for name in scalars}
+    expressions |= {name: f"u.{name}{'::jsonb' if name in _JSON else ''}" for name in arrays}
+    expressions |= {name: literal for name, literal in (_LITERALS | _USUAL).items() if name not in expressions}
+    marks = ", ".join(f"%s::{_TYPES.get(name, 'text')}[]" for name in arrays)
     cursor.execute(
-        f"INSERT INTO {JOB} ({', '.join((*columns, *literals))})"
-        f" SELECT {', '.join((*expressions, *literals.values()))}"
-        f" FROM unnest({', '.join(f'%s::{kind}[]' for _, kind in arrays)}) AS u({', '.join(name for name, _ in arrays)})"
+        f"INSERT INTO {JOB} ({', '.join(expressions)}) SELECT {', '.join(expressions.values())}"
+        f" FROM unnest({marks}) AS u({', '.join(arrays)})"
         f"{_LEAVE['postgresql']}",
-        scalars + params,
+        [*scalars.values(), *arrays.values()],
     )
 
 
-def _values(cursor: Any, words: Dialect, columns: Mapping[str, list[Any]]) -> None:
+def _values(cursor: Any, words: Dialect, own: Mapping[str, list[Any]], shared: Mapping[str, Any]) -> None:
     """The others: rows of parameters, as many in a statement as the database takes."""
+    columns = (*own, *shared)
     literals = {name: literal for name, literal in (_LITERALS | _USUAL).items() if name not in columns}
     row = f"({', '.join(['%s'] * len(columns) + list(literals.values()))})"
-    rows = list(zip(*columns.values(), strict=True))
+    tail = list(shared.values())
+    rows = [[*values, *tail] for values in zip(*own.values(), strict=True)]
     head = f"INSERT INTO {JOB} ({', '.join((*columns, *literals))}) VALUES "
-    step = max(1, words.max_params // len(columns))
-    for start in range(0, len(rows), step):
-        part = rows[start : start + step]
-        cursor.execute(f"{head}{', '.join([row] * len(part))}{_LEAVE[words.vendor]}", [value for values in part for value in values])
-
-
-# --- What a job inherits ------------------------------------------------------------------------------------------------------------------
-
-
-class _QueueCache:
-    """What queues say about their jobs, by database; read again after `QUEUE_CACHE_SECONDS`, or when this process changes one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._declared: dict[str, tuple[float, dict[str, QueueOptions]]] = {}
-        self._inherited: dict[tuple[str, str, str], JobOptions] = {}
-        self._changed = float("-inf")
-
-    def inherited(self, using: str, queue: str, backend: str) -> JobOptions:
-        """Return what a job in `queue` has where it says nothing itself."""
-        entry = self._declared.get(using)
-        if entry is not None and time.monotonic() < entry[0]:
-            if (options := self._inherited.get((using, queue, backend))) is None:
-                options = conf.job_options(queue, {}, backend=backend, rows=entry[1])
-                self._inherited[using, queue, backend] = options
-            return options
-        declared = self._read(using)
-        # Queues changed within a transaction that may yet be rolled back: don't keep what was read in one.
-        if not connections[using].in_atomic_block or time.monotonic() - self._changed > QUEUE_CACHE_SECONDS:
-            with self._lock:
-                self._inherited = {}
-                self._declared[using] = (time.monotonic() + QUEUE_CACHE_SECONDS, declared)
-        return conf.job_options(queue, {}, backend=backend, rows=declared)
-
-    def _read(self, using: str) -> dict[str, QueueOptions]:
-        names = [item.name for item in fields(QueueOptions)]
-        rows = Queue.objects.using(using).values_list("name", *names)
-        return {name: QueueOptions(*values) for name, *values in rows}
-
-    def forget(self, **kwargs: Any) -> None:
-        """Read the queues again before the next job."""
-        with self._lock:
-            self._changed = time.monotonic()
-            self._declared, self._inherited = {}, {}
-
-
-_cache = _QueueCache()
-#: Forget what was read of the queues' settings. `save()` and `delete()` of a queue do so by themselves; `update()` does not.
-forget_queues = _cache.forget
-
-post_save.connect(_cache.forget, sender=Queue, dispatch_uid="django_jobs.enqueue")
-post_delete.connect(_cache.forget, sender=Queue, dispatch_uid="django_jobs.enqueue")
-post_migrate.connect(_cache.forget, dispatch_uid="django_jobs.enqueue")
-setting_changed.connect(_cache.forget, dispatch_uid="django_jobs.enqueue")
-
-
-def _inherit(job: NewJob, using: str) -> None:
-    """Fill in what `job` does not say. A limit of 0 becomes NULL: off."""
-    inherited = _cache.inherited(using, job.queue, job.backend)
-    if job.max_attempts is UNSET:
-        job.max_attempts = inherited.max_attempts
-    job.timeout = (inherited.timeout if job.timeout is None else job.timeout) or None
-    job.heartbeat_timeout = (inherited.heartbeat_timeout if job.heartbeat_timeout is None else job.heartbeat_timeout) or None
-    if job.backoff is None:
-        job.backoff = inherited.backoff
-    if inherited.retention:
-        job.retention = {**inherited.retention, **(job.retention or {})}
+    for part in batches(rows, max(1, words.max_params // len(columns))):
+        marks = ", ".join([row] * len(part))
+        cursor.execute(f"{head}{marks}{_LEAVE[words.vendor]}", [value for values in part for value in values])
