@@ -1,0 +1,221 @@
+"""System checks: what would break a promise is told before a job is lost, all at once, each with what to do.
+
+Errors (`django_jobs.E...`) break a promise; warnings (`W...`) weaken one. What is meant is silenced by its id, in
+`SILENCED_SYSTEM_CHECKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from django.apps import AppConfig, apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name for it
+from django.db import DEFAULT_DB_ALIAS, connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.module_loading import import_string
+
+from . import conf
+
+APP_LABEL: Final = "django_jobs"
+#: The oldest versions that have what the claim and the lock rows need, by vendor (MariaDB apart from MySQL).
+MINIMUM_VERSIONS: Final = {"postgresql": (14,), "sqlite": (3, 35), "mariadb": (10, 6), "mysql": (8, 0, 11)}
+PGBOUNCER_PORT: Final = "6432"
+
+Check = Callable[..., Iterable[CheckMessage]]
+
+
+def _own(check: Check) -> Check:
+    """Register a check that runs when the whole project is checked, or this app."""
+
+    def run(app_configs: Sequence[AppConfig] | None = None, **kwargs: Any) -> list[CheckMessage]:
+        if app_configs is not None and all(app.label != APP_LABEL for app in app_configs):
+            return []
+        return list(check())
+
+    register(run, APP_LABEL)
+    return check
+
+
+@_own
+def check_settings() -> Iterator[CheckMessage]:
+    """Tell every setting that is unknown or can't be read."""
+    for problem in conf.problems():
+        if problem.kind == "unknown":
+            yield Error(problem.message, hint="Mend the name in DJANGO_JOBS, or take it out.", id="django_jobs.E001")
+        elif problem.kind == "invalid":
+            hint = f"Mend it in DJANGO_JOBS, or in the environment variable DJANGO_JOBS_{problem.setting}."
+            yield Error(problem.message, hint=hint, id="django_jobs.E002")
+        else:
+            yield Warning(problem.message, hint="Mend the variable's name, or take it out.", id="django_jobs.W001")
+    if not settings.USE_TZ:
+        yield Error(
+            "USE_TZ is False: due times and leases are UTC by the database's clock, and could not be told from local times.",
+            hint="Set USE_TZ = True.",
+            id="django_jobs.E003",
+        )
+
+
+@_own
+def check_context() -> Iterator[CheckMessage]:
+    """Tell the functions of CONTEXT that can't be imported: every enqueue would fail with them."""
+    if _has_problems():
+        return
+    for index, pair in enumerate(conf.jobs_settings().context):
+        for path in pair:
+            try:
+                found = import_string(path) if isinstance(path, str) else path
+            except ImportError as error:
+                found = error
+            if not callable(found):
+                yield Error(
+                    f"CONTEXT[{index}]: {path!r} can't be imported as a function.",
+                    hint="Name a function by its dotted path.",
+                    id="django_jobs.E004",
+                )
+
+
+@_own
+def check_backends() -> Iterator[CheckMessage]:
+    """Tell options of our backends that are unknown or can't be read, and that there is no backend of ours."""
+    backends = getattr(settings, "TASKS", {})
+    ours = conf.jobs_aliases()
+    if not ours:
+        yield Warning(
+            f"No backend of TASKS is {conf.BACKEND_PATH}: nothing can be enqueued here.",
+            hint=f'Set TASKS = {{"default": {{"BACKEND": "{conf.BACKEND_PATH}"}}}}.',
+            id="django_jobs.W002",
+        )
+    for alias in ours:
+        for wrong in conf.read_options(backends[alias].get("OPTIONS") or {})[1]:
+            yield Error(
+                f"TASKS['{alias}']['OPTIONS']: {wrong}",
+                hint="The options are database, direct_database, MAX_ATTEMPTS and BACKOFF.",
+                id="django_jobs.E005",
+            )
+
+
+def missing_app() -> list[CheckMessage]:
+    """Return an error if a backend of ours is used without the app: its tables would not exist. For the backend's own check."""
+    if apps.is_installed("django_jobs"):
+        return []
+    hint = 'Add "django_jobs" to INSTALLED_APPS and run migrate.'
+    return [Error("django_jobs is not among INSTALLED_APPS, but TASKS uses its backend.", hint=hint, id="django_jobs.E006")]
+
+
+@_own
+def check_databases() -> Iterator[CheckMessage]:
+    """Tell databases, routes and poolers with which the promises can't be kept. Connects to nothing."""
+    if _has_problems() or any(conf.read_options(_options_of(alias))[1] for alias in conf.jobs_aliases()):
+        return
+    chosen = {alias: conf.backend_options(alias) for alias in conf.jobs_aliases()}
+    for database in dict.fromkeys(options.database for options in chosen.values()):
+        yield from _check_vendor(connections[database])
+        yield from _check_route(database)
+    for alias, options in chosen.items():
+        yield from _check_pooler(alias, options)
+
+
+def _has_problems() -> bool:
+    return any(problem.kind != "variable" for problem in conf.problems())
+
+
+def _options_of(alias: str) -> Any:
+    return settings.TASKS[alias].get("OPTIONS") or {}
+
+
+def _check_vendor(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
+    alias, vendor = connection.alias, connection.vendor
+    if vendor not in ("postgresql", "sqlite", "mysql"):
+        yield Error(
+            f"The database {alias!r} holds jobs, but {vendor} is not supported.",
+            hint="Keep jobs on PostgreSQL, MariaDB, MySQL or SQLite; the option 'database' of the backend names another one.",
+            id="django_jobs.E007",
+        )
+    if vendor == "postgresql" and not _is_psycopg3():
+        yield Warning(
+            f"The database {alias!r} is used through psycopg2: workers poll for jobs, they are not woken.",
+            hint="Install psycopg 3: pip install 'psycopg[binary]'.",
+            id="django_jobs.W003",
+        )
+    if vendor == "sqlite" and connection.settings_dict["OPTIONS"].get("transaction_mode") != "IMMEDIATE":
+        yield Warning(
+            f"The SQLite database {alias!r} begins transactions in deferred mode: an enqueue may fail with 'database is locked'.",
+            hint='Set "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20}.',
+            id="django_jobs.W004",
+        )
+
+
+def _is_psycopg3() -> bool:
+    from django.db.backends.postgresql.psycopg_any import is_psycopg3
+
+    return is_psycopg3
+
+
+def _check_route(database: str) -> Iterator[CheckMessage]:
+    job = apps.get_model(APP_LABEL, "Job")
+    if not router.allow_migrate_model(database, job):
+        yield Error(
+            f"The database {database!r} shall hold the jobs, but the routers don't let the tables be made there.",
+            hint="Let allow_migrate() say yes for the app 'django_jobs' on this database.",
+            id="django_jobs.E008",
+        )
+    if (routed := router.db_for_write(job)) != database and len(conf.jobs_aliases()) == 1:
+        yield Warning(
+            f"The backend keeps jobs on {database!r}, but the routers send their table to {routed!r}: the admin shows that.",
+            hint="Let db_for_read() and db_for_write() name the database of the backend, for the app 'django_jobs'.",
+            id="django_jobs.W005",
+        )
+    if database != DEFAULT_DB_ALIAS and connections[DEFAULT_DB_ALIAS].settings_dict["ENGINE"] != "django.db.backends.dummy":
+        yield Warning(
+            f"Jobs are on the database {database!r}: an enqueue is not rolled back with a transaction on {DEFAULT_DB_ALIAS!r}.",
+            hint="Keep jobs beside the data that they are about, or enqueue in transaction.on_commit(), and silence this.",
+            id="django_jobs.W006",
+        )
+
+
+def _check_pooler(alias: str, options: conf.BackendOptions) -> Iterator[CheckMessage]:
+    """A worker holds its jobs by row locks of one session, and LISTENs: behind a transaction pooler it can do neither."""
+    direct = connections[options.direct_database]
+    if direct.vendor != "postgresql":
+        return
+    where = f"TASKS['{alias}']: the database {direct.alias!r}"
+    hint = 'Name an alias that connects to the same database past the pooler: "OPTIONS": {"direct_database": ...}.'
+    host, port = str(direct.settings_dict["HOST"]), str(direct.settings_dict["PORT"])
+    if direct.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        yield Error(
+            f"{where} is set up for a transaction pooler (DISABLE_SERVER_SIDE_CURSORS), which workers can't be behind.",
+            hint=hint,
+            id="django_jobs.E009",
+        )
+    elif port == PGBOUNCER_PORT or "pooler" in host or "pgbouncer" in host:
+        yield Warning(
+            f"{where} looks like a pooler ({host}:{port}).", hint=f"If it pools by transaction: {hint}", id="django_jobs.W007"
+        )
+    jobs = connections[options.database].settings_dict
+    if direct.settings_dict["NAME"] != jobs["NAME"]:
+        yield Error(
+            f"{where} is another database than {options.database!r}, which it shall reach directly.",
+            hint="direct_database is the same database on another way, with the same NAME.",
+            id="django_jobs.E010",
+        )
+
+
+@register(Tags.database)
+def check_versions(databases: Collection[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Tell databases that are too old. Connects, so Django runs it with `migrate` and `check --database` only."""
+    found: list[CheckMessage] = []
+    if not databases or _has_problems() or any(conf.read_options(_options_of(alias))[1] for alias in conf.jobs_aliases()):
+        return found
+    holding = {conf.backend_options(alias).database for alias in conf.jobs_aliases()}
+    for alias in sorted(holding.intersection(databases)):
+        connection = connections[alias]
+        product = "mariadb" if getattr(connection, "mysql_is_mariadb", False) else connection.vendor
+        minimum = MINIMUM_VERSIONS.get(product)
+        version = connection.get_database_version()
+        if minimum and version < minimum:
+            shown, needed = (".".join(map(str, each)) for each in (version, minimum))
+            message = f"The database {alias!r} is {product} {shown}: django_jobs needs {needed} or newer."
+            found.append(Error(message, hint="Upgrade the server.", id="django_jobs.E011"))
+    return found

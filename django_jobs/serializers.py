@@ -233,8 +233,9 @@ def _converted(
 def to_json(value: Any, *, serializer: str = "json", path: str = "value", max_bytes: int | None = None) -> Any:
     """Return `value` as plain JSON, a deep copy: what the caller changes later does not alter the job.
 
-    A tuple at the root is the arguments of a call: a list, for every serializer. Raises `InvalidArguments` (a TypeError) with the path of the first value that can't be stored, for example
-    `kwargs["order"]["total"]` for the path `kwargs`. `max_bytes`: the setting MAX_ARGUMENT_BYTES unless given.
+    A tuple at the root is the arguments of a call: a list, for every serializer. Raises `InvalidArguments` (a TypeError) with the
+    path of the first value that can't be stored, for example `kwargs["order"]["total"]` for the path `kwargs`. `max_bytes`: the
+    setting MAX_ARGUMENT_BYTES unless given.
     """
     kind = type(value)
     if kind is tuple:

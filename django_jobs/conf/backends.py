@@ -122,6 +122,12 @@ def jobs_database() -> str:
     return backend_options(ours[0]).database if ours else routed_database()
 
 
+def direct_database(database: str) -> str:
+    """Return the alias that reaches the database `database` past any pooler, as a backend's OPTIONS say; else itself."""
+    every = (backend_options(alias) for alias in jobs_aliases())
+    return next((each.direct_database for each in every if each.database == database != each.direct_database), database)
+
+
 def job_options(
     queue: str,
     said: Mapping[str, Any],
@@ -162,12 +168,3 @@ def forget() -> None:
     """Forget what was read of `TASKS`."""
     _options.cache_clear()
     jobs_aliases.cache_clear()
-
-
-def direct_database(database: str) -> str:
-    """Return the alias that reaches the same database as `database` past any pooler: what a backend's OPTIONS say, else itself."""
-    for alias in jobs_aliases():
-        options = backend_options(alias)
-        if options.database == database:
-            return options.direct_database
-    return database
