@@ -122,11 +122,12 @@ def main(arguments: list[str]) -> int:
     """Run one of the two commands inside an environment of its own."""
     options = parse(arguments)
     environments.enter("demo" if options.command == "demo" else "tools", arguments)
-    if options.command == "demo":
-        return demo(options)
     from devtools import matrix
 
-    return matrix.test(options)
+    try:
+        return demo(options) if options.command == "demo" else matrix.test(options)
+    except environments.InstallError as error:
+        environments.give_up(f"the installation failed:\n{error}")
 
 
 if __name__ == "__main__":

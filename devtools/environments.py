@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".dev"
@@ -41,9 +41,10 @@ def say(text: str) -> None:
     print("dev.py: " + text, flush=True)
 
 
-def give_up(text: str) -> None:
+def give_up(text: str) -> NoReturn:
     """End with a message and exit status 2."""
-    sys.exit("dev.py: " + text)
+    print("dev.py: " + text, file=sys.stderr, flush=True)
+    sys.exit(2)
 
 
 def _candidates() -> Iterator[str]:
