@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -50,8 +49,15 @@ class Dialect:
     for_change_skip = " FOR UPDATE SKIP LOCKED"
     #: Goes beside the holder's lock, and makes a FOR UPDATE SKIP LOCKED sweep skip the row.
     for_fence = " FOR UPDATE"
+    #: Behind a table's name: look rows up by the primary key. InnoDB locks every row that it reads, and reads small tables whole.
+    by_key = ""
     #: The greatest number of parameters in one statement.
     max_params = 30_000
+
+    def delete_by_key(self, table: str, key: str, ids: Sequence[uuid.UUID]) -> tuple[str, list[Any]]:
+        """Return a DELETE that finds its rows by the primary key `key`, and its parameters."""
+        marks, params = self.marks(ids)
+        return f"DELETE FROM {table} WHERE {key} IN ({marks})", params
 
     def now_plus(self, seconds: str = "%s") -> str:
         """Return SQL for "now plus that many seconds"; `seconds` is SQL too (a parameter by default)."""
@@ -227,11 +233,19 @@ class MySQL(Dialect):
     """MariaDB 10.11 or newer (MySQL 8.4 by its documentation)."""
 
     vendor = "mysql"
+    uuid_sql = "CAST(%s AS UUID)"
+    by_key = " FORCE INDEX (PRIMARY)"
     now_sql = "UTC_TIMESTAMP(6)"
     begin_sql = "START TRANSACTION"
     # Shared, so that the connection of an `atomic=True` job can fence beside it; a FOR UPDATE SKIP LOCKED sweep skips both.
     for_hold_skip = " LOCK IN SHARE MODE SKIP LOCKED"
     for_fence = " LOCK IN SHARE MODE"
+
+    def delete_by_key(self, table: str, key: str, ids: Sequence[uuid.UUID]) -> tuple[str, list[Any]]:
+        # A DELETE heeds no index hint, and a small table would be read, and so locked, whole: join from the keys' side.
+        keys = " UNION ALL ".join([f"SELECT {self.uuid_sql} AS id"] * len(ids))
+        params = [self.uuid(value) for value in ids]
+        return f"DELETE {table} FROM ({keys}) v STRAIGHT_JOIN {table} ON {table}.{key} = v.id", params
 
     def now_plus(self, seconds: str = "%s") -> str:
         return f"TIMESTAMPADD(MICROSECOND, ROUND(({seconds}) * 1000000), UTC_TIMESTAMP(6))"
@@ -271,7 +285,7 @@ class MySQL(Dialect):
                 marks, params = self.marks(refresh)
                 tokens, more = self.marks(refresh.values())
                 cursor.execute(
-                    f"UPDATE {LOCK} SET expires_at = {self.now_plus()} WHERE job_id IN ({marks}) AND token IN ({tokens})",
+                    f"UPDATE {LOCK}{self.by_key} SET expires_at = {self.now_plus()} WHERE job_id IN ({marks}) AND token IN ({tokens})",
                     [grace, *params, *more],
                 )
             if is_open:
@@ -280,7 +294,7 @@ class MySQL(Dialect):
                 return set()
             cursor.execute(self.begin_sql)
             marks, params = self.marks(rows)
-            cursor.execute(f"SELECT token FROM {LOCK} WHERE job_id IN ({marks}){self.for_hold_skip}", params)
+            cursor.execute(f"SELECT token FROM {LOCK}{self.by_key} WHERE job_id IN ({marks}){self.for_hold_skip}", params)
             held = {self.to_uuid(row[0]) for row in cursor.fetchall()} & set(rows.values())
             cursor.execute("SAVEPOINT cycle")
             return held
@@ -291,6 +305,15 @@ class MySQL(Dialect):
 
     def is_refusal(self, error: BaseException) -> bool:
         return errno(error) in {2002, 2003, 1053, 1077, 1079}
+
+
+class MySQL8(MySQL):
+    """MySQL, which has no type for UUIDs: Django keeps them as 32 characters."""
+
+    uuid_sql = "%s"
+
+    def uuid(self, value: uuid.UUID) -> Any:
+        return value.hex
 
 
 class SQLite(Dialect):
@@ -342,13 +365,15 @@ class SQLite(Dialect):
         return present & set(rows.values())
 
 
+_MYSQL8 = MySQL8()
 _DIALECTS: dict[str, Dialect] = {d.vendor: d for d in (PostgreSQL(), MySQL(), SQLite())}
 
 
 def dialect(connection: BaseDatabaseWrapper) -> Dialect:
     """Return the dialect of `connection`. Raises `ImproperlyConfigured` for a database that can't keep the promises."""
     try:
-        return _DIALECTS[connection.vendor]
+        found = _DIALECTS[connection.vendor]
+        return _MYSQL8 if connection.vendor == "mysql" and not _is_mariadb(connection) else found
     except KeyError:
         raise ImproperlyConfigured(
             f"django_jobs keeps jobs in PostgreSQL, MariaDB, MySQL or SQLite; the database {connection.alias!r} is {connection.vendor}."
@@ -403,9 +428,8 @@ def as_datetime(value: Any) -> datetime:
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-@lru_cache(maxsize=8)
 def _is_mariadb(connection: Any) -> bool:
-    return bool(getattr(connection, "mysql_is_mariadb", False))
+    return bool(connection.mysql_is_mariadb)  # cached by Django, per connection
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

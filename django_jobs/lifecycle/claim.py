@@ -259,7 +259,7 @@ def _take(
     case_params = [dialect.uuid(value) for pair in pairs for value in pair]
     marks, ids = dialect.marks(job for job, _ in pairs)
     cursor.execute(
-        f"UPDATE {db.JOB} SET status = 'running', starts = starts + 1, attempts_used = attempts_used + 1, worker = %s,"
+        f"UPDATE {db.JOB}{dialect.by_key} SET status = 'running', starts = starts + 1, attempts_used = attempts_used + 1, worker = %s,"
         f" last_token = CASE id {case} END, last_started_at = {now}, started_at = COALESCE(started_at, {now})"
         f" WHERE id IN ({marks}) AND status = 'ready'",
         [worker_name, *case_params, *ids],
@@ -330,7 +330,8 @@ def promote(connection: BaseDatabaseWrapper, attempts: Sequence[Attempt]) -> Non
             marks, params = dialect.marks(attempt.job_id for attempt in chunk)
             tokens, more = dialect.marks(attempt.token for attempt in chunk)
             cursor.execute(
-                f"UPDATE {db.LOCK} SET prefetched = %s WHERE job_id IN ({marks}) AND token IN ({tokens})", [False, *params, *more]
+                f"UPDATE {db.LOCK}{dialect.by_key} SET prefetched = %s WHERE job_id IN ({marks}) AND token IN ({tokens})",
+                [False, *params, *more],
             )
 
 
@@ -364,7 +365,9 @@ def park_paused(connection: BaseDatabaseWrapper, limit: int) -> int:
             ids = [dialect.to_uuid(row[0]) for row in cursor.fetchall()]
             for chunk in db.batches(ids, 500):
                 marks, params = dialect.marks(chunk)
-                cursor.execute(f"UPDATE {db.JOB} SET parked = 'paused' WHERE id IN ({marks}) AND status = 'ready'", params)
+                cursor.execute(
+                    f"UPDATE {db.JOB}{dialect.by_key} SET parked = 'paused' WHERE id IN ({marks}) AND status = 'ready'", params
+                )
             count += len(ids)
     return count
 
@@ -376,14 +379,16 @@ def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[U
     """
     dialect = db.dialect(connection)
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT job_id, token FROM {db.LOCK} WHERE worker = %s{dialect.for_update_skip}", [dialect.uuid(worker)])
+        # By a plain read: a locking one without an index would, on MariaDB, lock the rows of others that it passes. Nobody else may
+        # end these attempts while their `expires_at` is fresh.
+        cursor.execute(f"SELECT job_id, token FROM {db.LOCK} WHERE worker = %s", [dialect.uuid(worker)])
         rows = [(dialect.to_uuid(job), dialect.to_uuid(token)) for job, token in cursor.fetchall()]
         lost = sorted(job for job, token in rows if token not in keep)
         for chunk in db.batches(lost, 200):
             marks, params = dialect.marks(chunk)
-            cursor.execute(f"DELETE FROM {db.LOCK} WHERE job_id IN ({marks})", params)
+            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", chunk))
             cursor.execute(
-                f"UPDATE {db.JOB} SET status = 'ready', starts = starts - 1, attempts_used = attempts_used - 1,"
+                f"UPDATE {db.JOB}{dialect.by_key} SET status = 'ready', starts = starts - 1, attempts_used = attempts_used - 1,"
                 f" reason = 'handed back: its worker lost the connection while claiming it'"
                 f" WHERE id IN ({marks}) AND status = 'running' AND starts > 0 AND attempts_used > 0",
                 params,

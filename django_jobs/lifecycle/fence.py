@@ -75,7 +75,9 @@ def cancel_wishes(connection: BaseDatabaseWrapper, jobs: Sequence[UUID]) -> list
     with connection.cursor() as cursor:
         for chunk in db.batches(jobs, 500):
             marks, params = dialect.marks(chunk)
-            cursor.execute(f"SELECT job_id, reason, force FROM {db.CANCEL} WHERE job_id IN ({marks})", params)
+            cursor.execute(
+                f"SELECT job_id, reason, {connection.ops.quote_name('force')} FROM {db.CANCEL} WHERE job_id IN ({marks})", params
+            )
             wishes += [CancelWish(dialect.to_uuid(job), reason, bool(force)) for job, reason, force in cursor.fetchall()]
     return sorted(wishes, key=lambda wish: wish.force)
 

@@ -210,7 +210,7 @@ def _succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished]
             if not good:
                 continue
             marks, ids = dialect.marks(item.attempt.job_id for item in good)
-            cursor.execute(f"DELETE FROM {db.LOCK} WHERE job_id IN ({marks})", ids)
+            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", [item.attempt.job_id for item in good]))
             cases = " ".join(["WHEN %s THEN %s"] * len(good))
 
             def case(values: list[Any], good: list[Finished] = good) -> list[Any]:
@@ -219,7 +219,7 @@ def _succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished]
             results = [None if i.outcome.result is None else _json(i.outcome.result) for i in good]  # type: ignore[union-attr]
             prunes = [prune_delay(item.attempt, Status.SUCCEEDED) for item in good]
             cursor.execute(
-                f"UPDATE {db.JOB} SET status = 'succeeded', last_outcome = 'succeeded', reason = '', deaths = 0,"
+                f"UPDATE {db.JOB}{dialect.by_key} SET status = 'succeeded', last_outcome = 'succeeded', reason = '', deaths = 0,"
                 f" finished_at = {now}, result = CASE id {cases} END, run_seconds = CASE id {cases} END,"
                 f" prune_at = {dialect.now_plus(f'CASE id {cases} END')} WHERE id IN ({marks}) AND status = 'running'",
                 [*case(results), *case([item.run_seconds for item in good]), *case(prunes), *ids],
@@ -248,7 +248,9 @@ def _clear_confirmed(
 def _locks(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> dict[UUID, UUID]:
     """Return the tokens of the lock rows of these jobs, locked by this transaction."""
     marks, ids = dialect.marks(item.attempt.job_id for item in items)
-    cursor.execute(f"SELECT job_id, token FROM {db.LOCK} WHERE job_id IN ({marks}) ORDER BY job_id{dialect.for_change}", ids)
+    cursor.execute(
+        f"SELECT job_id, token FROM {db.LOCK}{dialect.by_key} WHERE job_id IN ({marks}) ORDER BY job_id{dialect.for_change}", ids
+    )
     return {dialect.to_uuid(row[0]): dialect.to_uuid(row[1]) for row in cursor.fetchall()}
 
 
@@ -269,8 +271,7 @@ def _record_others(
                 continue
             asked = _cancel_requests(cursor, dialect, good)
             _lock_jobs(cursor, dialect, good)
-            marks, ids = dialect.marks(item.attempt.job_id for item in good)
-            cursor.execute(f"DELETE FROM {db.LOCK} WHERE job_id IN ({marks})", ids)
+            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", [item.attempt.job_id for item in good]))
             settle(cursor, dialect, good, asked, part, worker_name)
     return part, []
 
@@ -293,7 +294,7 @@ def _cancel_requests(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]
 def _lock_jobs(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> None:
     if dialect.for_change:
         marks, ids = dialect.marks(item.attempt.job_id for item in items)
-        cursor.execute(f"SELECT id FROM {db.JOB} WHERE id IN ({marks}) ORDER BY id{dialect.for_change}", ids)
+        cursor.execute(f"SELECT id FROM {db.JOB}{dialect.by_key} WHERE id IN ({marks}) ORDER BY id{dialect.for_change}", ids)
 
 
 def settle(

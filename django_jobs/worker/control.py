@@ -479,9 +479,10 @@ class Control:
                 self.in_hand.setdefault(item.attempt.token, InHand(item.attempt, now))
             raise
         self._uncertain = False
-        self._to_record = []
+        recorded, self._to_record = self._to_record, []
+        settled = set(done)
         self._later += later
-        self.counters.done += len(done)
+        self.counters.done += sum(not isinstance(item.outcome, HandedBack) for item in recorded if item.attempt.token in settled)
         self._start(promoted, claimed)
         if events:
             self.dispatch(events)
