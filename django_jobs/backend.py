@@ -79,7 +79,7 @@ class JobsBackend(BaseTaskBackend):
         if task.run_after is not None and _aware(task.run_after) - datetime.now(UTC) > timedelta(seconds=MAX_SECONDS):
             raise InvalidTask("run_after is out of range: a hundred years ahead are the most.")
 
-    def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:  # type: ignore[override]
+    def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:
         """Store a job in the transaction that is open on the jobs' database, and return its result.
 
         A rollback removes the job; nothing starts before the commit; the wake-up goes out with it. Raises `InvalidTask`, and
@@ -88,9 +88,10 @@ class JobsBackend(BaseTaskBackend):
         """
         self.validate_task(task)
         template = Template(task, self.alias, self.using)
-        return self._store(template, [template.arguments(tuple(args), kwargs)])[0]
+        result: JobResult[P, R] = self._store(template, [template.arguments(tuple(args), kwargs)])[0]
+        return result
 
-    async def aenqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:  # type: ignore[override]
+    async def aenqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:
         """See `enqueue`. The work on the database is done in the thread of synchronous code, within its transaction."""
         return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
 
@@ -111,7 +112,7 @@ class JobsBackend(BaseTaskBackend):
         """See `enqueue_many`."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(task, calls)
 
-    def _store(self, template: Template, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[JobResult[..., Any]]:
+    def _store(self, template: Template, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
         """Insert a job for each of `calls`, now or when the other database's transaction commits; tell the listeners."""
         from .lifecycle import enqueue
 

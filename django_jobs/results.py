@@ -190,7 +190,7 @@ def _deadline(timeout: float | None) -> float:
     return float("inf") if timeout is None else time.monotonic() + timeout
 
 
-def for_attempt(task: Task[..., Any], attempt: Attempt) -> JobResult[..., Any]:
+def for_attempt(task: Task[P, R], attempt: Attempt) -> JobResult[P, R]:
     """Return the result of a running attempt, from what the attempt says: no query."""
     return JobResult(
         task=task,

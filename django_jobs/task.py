@@ -136,8 +136,9 @@ class JobTask(_TaskBase[P, R]):
             value = getattr(self, name)
             if value is not _DEFAULTS[name]:
                 object.__setattr__(self, name, check(value, name))
-        if self.run_after is not None and not isinstance(self.run_after, datetime):
-            object.__setattr__(self, "delay", options.seconds(self.run_after, "run_after"))
+        start: Any = self.run_after
+        if start is not None and not isinstance(start, datetime):
+            object.__setattr__(self, "delay", options.seconds(start, "run_after"))
             object.__setattr__(self, "run_after", None)
         # No zero-argument super() in a dataclass with slots: the class was made twice.
         Task.__post_init__(self)
@@ -175,7 +176,7 @@ class JobTask(_TaskBase[P, R]):
             new["run_after"], new["delay"] = _start(run_after, task_backends[backend or self.backend])
         return replace(self, **new)
 
-    def enqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult]:
+    def enqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult[P, R]]:
         """Store a job for each of `calls`, all or none, in one statement for each thousand. Return the results in the same order.
 
         A call is a tuple (or list) of positional arguments, a dict of keyword arguments, or `Arguments(1, lang="de")` for
@@ -184,15 +185,15 @@ class JobTask(_TaskBase[P, R]):
         """
         backend: Any = self.get_backend()
         if hasattr(backend, "enqueue_many"):
-            results: list[JobResult] = backend.enqueue_many(self, calls)
+            results: list[JobResult[P, R]] = backend.enqueue_many(self, calls)
             return results
         return [backend.enqueue(self, *split_call(call, index)) for index, call in enumerate(calls)]
 
-    async def aenqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult]:
+    async def aenqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult[P, R]]:
         """See `enqueue_many`."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
-    def _result_for(self, attempt: Attempt) -> JobResult:
+    def _result_for(self, attempt: Attempt) -> JobResult[P, R]:
         """Return the result object of a running attempt, from what the attempt says: no query."""
         from .results import for_attempt
 

@@ -138,6 +138,8 @@ _FIRST: Final = ("id", "backend", "task", "args", "kwargs", "queue", "priority")
 def _optional(spec: JobSpec, using: str) -> dict[str, Any]:
     """Return the columns in which the jobs of `spec` differ from the usual, with what they inherit. A limit of 0 is NULL: off."""
     columns: dict[str, Any] = {}
+    name: str
+    value: Any
     from_queue = inherited(using, spec.queue, spec.backend)
     retention = spec.retention
     if from_queue.retention:
@@ -171,7 +173,7 @@ def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> None:
         optional["unique_key"] = job.unique_key
     start = _as_start(spec.run_after)
     returning = bool(connection.features.can_return_columns_from_insert)
-    sql = _one_sql(connection.vendor, tuple(optional), type(start), type(spec.start_by), returning)
+    sql = _one_sql(connection.vendor, tuple(optional), _form(start), _form(spec.start_by), returning)
     times = [_time(words, value) for value in (start, start, start, spec.start_by) if value is not None]
     if isinstance(start, timedelta):
         del times[0]  # a delay decides the status by itself
@@ -197,24 +199,28 @@ def _as_start(run_after: datetime | timedelta | None) -> datetime | timedelta | 
     return None if isinstance(run_after, timedelta) and run_after.total_seconds() <= 0 else run_after
 
 
+def _form(moment: datetime | timedelta | None) -> str:
+    return "none" if moment is None else "delay" if isinstance(moment, timedelta) else "date"
+
+
 @lru_cache(maxsize=512)
-def _one_sql(vendor: str, columns: tuple[str, ...], start: type, start_by: type, returning: bool) -> str:
-    """Return the INSERT of one job. Times come last: three for a `start` that is a datetime, two for a delay, one `start_by`."""
+def _one_sql(vendor: str, columns: tuple[str, ...], start: str, start_by: str, returning: bool) -> str:
+    """Return the INSERT of one job. Times come last: three for a `start` by date, two for a delay, one for `start_by`."""
     words = _dialect_of(vendor)
     now, later = words.now_sql, words.now_plus()
     values = dict.fromkeys((*_FIRST, *columns), "%s")
     values |= {name: literal for name, literal in (_LITERALS | _USUAL).items() if name not in columns}
     values["enqueued_at"] = now
-    if start is timedelta:
+    if start == "delay":
         values |= {"status": f"'{Status.SCHEDULED}'", "due_at": later, "run_after": later}
-    elif start is type(None):
+    elif start == "none":
         values |= {"status": f"'{Status.READY}'", "due_at": now}
     else:
         latest = "MAX" if vendor == "sqlite" else "GREATEST"
         values["status"] = f"CASE WHEN %s <= {now} THEN '{Status.READY}' ELSE '{Status.SCHEDULED}' END"
         values |= {"due_at": f"{latest}(%s, {now})", "run_after": "%s"}
-    if start_by is not type(None):
-        values["start_by"] = later if start_by is timedelta else "%s"
+    if start_by != "none":
+        values["start_by"] = later if start_by == "delay" else "%s"
     sql = f"INSERT INTO {JOB} ({', '.join(values)}) VALUES ({', '.join(values.values())}){_LEAVE[vendor]}"
     return sql + " RETURNING enqueued_at, status, run_after" if returning else sql
 
