@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
+from django.db.models.signals import post_delete, pre_delete
 
 from .. import db
 from ..conf import retention_seconds
-from ..models import CancelRequest, Job
+from ..models import CancelRequest, Job, JobAttempt, JobLock
 from ..outcomes import Event
 from ..statuses import Move, Status, sources
 from .report import event
+
+_DELETED_WITH_A_JOB: Final[frozenset[type[Model]]] = frozenset({JobAttempt, CancelRequest, JobLock})
 
 
 def cancel_locked(jobs: Sequence[Job], *, using: str, reason: str) -> list[Event]:
@@ -50,8 +54,23 @@ def prune_time(job: Job, status: Status, now: datetime) -> datetime | None:
 def delete_rows(using: str, jobs: Sequence[Job]) -> list[UUID]:
     """Delete `jobs` and what refers to them, by the rules of their foreign keys, a project's own included. Return the ids."""
     ids = [job.id for job in jobs]
-    Job.objects.using(using).filter(id__in=ids).only("id").delete()
+    if not _is_all_ours():
+        Job.objects.using(using).filter(id__in=ids).only("id").delete()
+        return ids
+    connection = connections[using]
+    dialect = db.dialect(connection)
+    with connection.cursor() as cursor:
+        for chunk in db.batches(ids, min(dialect.max_params, 1000)):
+            marks, params = dialect.marks(chunk)
+            for table, column in ((db.ATTEMPT, "job_id"), (db.CANCEL, "job_id"), (db.LOCK, "job_id"), (db.JOB, "id")):
+                cursor.execute(f"DELETE FROM {table} WHERE {column} IN ({marks})", params)
     return ids
+
+
+def _is_all_ours() -> bool:
+    """Whether nothing of the project's refers to jobs or listens to their deletion: then Django's collector has nothing to add."""
+    related = {relation.related_model for relation in Job._meta.related_objects}
+    return related <= _DELETED_WITH_A_JOB and not (pre_delete.has_listeners(Job) or post_delete.has_listeners(Job))
 
 
 def forget_requests(using: str, ids: Iterable[UUID]) -> None:

@@ -25,6 +25,7 @@ from ..exceptions import UnknownTask
 from ..lifecycle import pause, sweep
 from ..lifecycle.recover import writing
 from ..lifecycle.sweep import Swept
+from ..retry import is_database_conflict
 from . import registry, requeuer
 from .looks import Looks, Pulse
 from .turns import Service, due_names, ensure_rows, take_turn
@@ -196,6 +197,9 @@ class Maintenance:
         except Exception as error:
             if self._is_lost(error):
                 raise
+            if is_database_conflict(error):
+                logger.info("The maintenance service %s lost a race in the database, and comes again", service.name)
+                return False
             logger.exception("The maintenance service %s failed", service.name)
             self._ran[service.name] = _Ran(self.clock(), 0, f"{type(error).__name__}: {error}")
             return False

@@ -20,6 +20,7 @@ from .. import db, signals, wakeup
 from ..lifecycle.recover import writing
 from ..lifecycle.sweep import Swept
 from ..models import Leader
+from ..retry import is_database_conflict
 
 logger = logging.getLogger("django_jobs.maintenance")
 
@@ -59,8 +60,8 @@ def due_names(*, using: str) -> set[str]:
 def take_turn(service: Service, *, using: str, worker: object, force: bool = False) -> Swept | None:
     """Run one sweep if the service is due (or `force`) and nobody else is at it; return what it did, None if it was not our turn.
 
-    What was done is told to listeners and to waiting workers after the commit. Raises what the sweep raised, noted in
-    the row: the service then comes again after its interval.
+    What was done is told to listeners and to waiting workers after the commit. Raises what the sweep raised, noted in the row, and
+    the service comes again after its interval; after a lost race (a deadlock) or a lost session it is due at once.
     """
     try:
         with writing(using) as connection:
@@ -89,7 +90,7 @@ def take_turn(service: Service, *, using: str, worker: object, force: bool = Fal
 def _note(service: Service, using: str, error: Exception) -> None:
     """Keep the error for people, and let the service rest: what fails at once would fail in a circle."""
     connection = connections[using]
-    if isinstance(error, DatabaseError) and db.dialect(connection).is_connection_loss(error):
+    if is_database_conflict(error) or (isinstance(error, DatabaseError) and db.dialect(connection).is_connection_loss(error)):
         return
     try:
         with transaction.atomic(using=using):
