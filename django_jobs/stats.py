@@ -28,7 +28,7 @@ def capped_counts(querysets: Mapping[str, QuerySet[Any]], *, cap: int = COUNT_CA
     for number, queryset in enumerate(querysets.values()):
         compiler = queryset.values("pk")[: cap + 1].query.get_compiler(using)
         sql, values = compiler.as_sql()
-        parts.append(f"SELECT {number} AS part, COUNT(*) FROM ({sql}) AS counted{number}")  # noqa: S608 - SQL that the ORM made
+        parts.append(f"SELECT {number} AS part, COUNT(*) FROM ({sql}) AS counted{number}")
         params.extend(values)
     with connections[using].cursor() as cursor:
         cursor.execute(" UNION ALL ".join(parts), params)

@@ -89,7 +89,7 @@ def attempts(job: Job) -> str:
 
 
 def pretty_json(value: Any) -> str:
-    """Return a JSON value as indented text, every digit of every number, cut at `MAX_JSON_CHARS`. Not escaped: the template does it."""
+    """Return a JSON value as indented text, each digit of each number, cut at `MAX_JSON_CHARS`. Not escaped."""
     try:
         text = json.dumps(value, indent=2, ensure_ascii=False)
     except ValueError as error:  # an int of more digits than Python prints

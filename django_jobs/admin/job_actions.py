@@ -85,7 +85,9 @@ def act_view(admin: JobAdmin, request: HttpRequest, name: str) -> HttpResponse:
     if "confirmed" not in request.POST:
         return confirmation(admin, request, verb, ids, after=after)
     force = verb.has_force and form.cleaned_data["force"]
-    outcome = perform(verb, ids, user=request.user, reason=form.cleaned_data["reason"].strip(), force=force, using=jobs_database())
+    outcome = perform(
+        verb, ids, user=request.user, reason=form.cleaned_data["reason"].strip(), force=force, using=jobs_database()
+    )
     _report(admin, request, verb, outcome)
     if verb.name == "delete" and len(ids) == 1 and outcome.changed:
         after = admin.url("changelist")  # its page is gone, or soon will be
@@ -129,7 +131,7 @@ def confirmation(
         "more": max(len(ids) - SHOWN, 0),
         "after": after,
     }
-    request.current_app = admin.admin_site.name  # type: ignore[attr-defined]
+    request.current_app = admin.admin_site.name
     return TemplateResponse(request, "admin/django_jobs/job/confirm.html", context)
 
 
@@ -154,7 +156,9 @@ def _report(admin: JobAdmin, request: HttpRequest, verb: Verb, outcome: Outcome)
         done = ngettext("%(verb)s: %(number)d job.", "%(verb)s: %(number)d jobs.", len(changed))
         messages.success(request, done % {"verb": verb.label, "number": len(changed)})
     if requested:
-        asked = ngettext("%(number)d running job was asked to stop.", "%(number)d running jobs were asked to stop.", len(requested))
+        asked = ngettext(
+            "%(number)d running job was asked to stop.", "%(number)d running jobs were asked to stop.", len(requested)
+        )
         messages.success(request, asked % {"number": len(requested)})
     if refused:
         said = ngettext("%(number)d job was left as it is:", "%(number)d jobs were left as they are:", len(refused))

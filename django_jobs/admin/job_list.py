@@ -1,7 +1,7 @@
 """The list of jobs: tabs by status, filters from static sources, pages that never count or sort the table.
 
-The open jobs are not one range of any index, so the list is a chain of segments: what runs, what starts next, what is parked, what is
-due later, what waits for other jobs. Each is counted up to a cap and read in the order of its index.
+The open jobs are not one range of any index, so the list is a chain of segments: what runs, what starts next, what is parked,
+what is due later, what waits for other jobs. Each is counted up to a cap and read in the order of its index.
 """
 
 from __future__ import annotations
@@ -40,10 +40,28 @@ WINDOW: Final = 100_000
 #: So much of an error's text fits a line.
 SNIPPET_CHARS: Final = 160
 #: What a line shows, and nothing else: arguments, results and tracebacks can be megabytes.
-COLUMNS: Final = (
-    "id task description queue priority status parked reason due_at attempts_used max_attempts starts last_outcome worker "
-    "progress error_class enqueued_at last_started_at finished_at run_seconds"
-).split()
+COLUMNS: Final = [
+    "id",
+    "task",
+    "description",
+    "queue",
+    "priority",
+    "status",
+    "parked",
+    "reason",
+    "due_at",
+    "attempts_used",
+    "max_attempts",
+    "starts",
+    "last_outcome",
+    "worker",
+    "progress",
+    "error_class",
+    "enqueued_at",
+    "last_started_at",
+    "finished_at",
+    "run_seconds",
+]
 
 
 class _Choice(SimpleListFilter):
@@ -139,6 +157,8 @@ class JobChangeList(ChangeList):
     def get_queryset(self, request: HttpRequest, **kwargs: Any) -> JobQuerySet:  # type: ignore[override]
         """Read the parameters; return every job: only the ids of a page, or of the rows ticked, are ever asked of it."""
         queryset = super().get_queryset(request, **kwargs)
+        # PostgreSQL takes no NUL in a text.
+        self.params = {name: value.replace("\x00", "") for name, value in self.params.items()}
         self.search = self.query.strip()
         self.status = self.params.get(STATUS) or (ALL if self.search else OPEN)
         try:

@@ -39,7 +39,10 @@ _GROUPS: Final = [
         gettext_lazy("Times"),
         ["enqueued_at", "started_at", "last_started_at", "last_heartbeat_at", "finished_at", "run_seconds", "prune_at"],
     ),
-    (gettext_lazy("Limits"), ["timeout", "timeout_grace", "heartbeat_timeout", "cpu_timeout", "max_attempts", "max_deaths", "backoff"]),
+    (
+        gettext_lazy("Limits"),
+        ["timeout", "timeout_grace", "heartbeat_timeout", "cpu_timeout", "max_attempts", "max_deaths", "backoff"],
+    ),
     (gettext_lazy("Attempts so far"), ["starts", "attempts_used", "deaths", "last_outcome", "worker", "last_token"]),
     (gettext_lazy("Origin"), ["backend", "created_by", "serializer", "tags", "metadata", "retention", "fingerprint"]),
 ]
@@ -99,7 +102,7 @@ def _facts(job: Job) -> list[tuple[Any, Any]]:
         case _:
             facts.append((_("finished"), display.ago(job.finished_at)))
             facts.append((_("took"), display.seconds(job.run_seconds)))
-    if job.started_at and job.enqueued_at and job.started_at >= job.enqueued_at:
+    if job.started_at and job.started_at >= job.enqueued_at:
         facts.append((_("waited"), display.seconds((job.started_at - job.enqueued_at).total_seconds())))
     if job.worker:
         facts.append((_("worker"), format_html("<code>{}</code>", job.worker)))
@@ -131,7 +134,12 @@ def _field(job: Job, name: str) -> dict[str, Any]:
         text = "∞"
     else:
         text = "" if value is None else str(value)
-    return {"name": name, "label": getattr(field, "verbose_name", name), "text": text or display.NOTHING, "is_code": name in _JSON}
+    return {
+        "name": name,
+        "label": getattr(field, "verbose_name", name),
+        "text": text or display.NOTHING,
+        "is_code": name in _JSON,
+    }
 
 
 def _payload(job: Job) -> list[tuple[Any, str]]:
@@ -153,7 +161,9 @@ def _attempt(attempt: JobAttempt) -> dict[str, Any]:
     known = outcome in AttemptOutcome.values
     return {
         "row": attempt,
-        "badge": display.badge(_LOOK.get(AttemptOutcome(outcome), "waiting") if known else "waiting", attempt.get_outcome_display()),
+        "badge": display.badge(
+            _LOOK.get(AttemptOutcome(outcome), "waiting") if known else "waiting", attempt.get_outcome_display()
+        ),
         "ended": display.ago(attempt.ended_at),
         "started": display.exact(attempt.started_at),
         "took": display.seconds(attempt.run_seconds),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.admin import helpers
@@ -25,6 +25,9 @@ from .job_list import PARAMETERS, BeforeFilter, JobChangeList, PeriodFilter, Que
 from .job_page import page_context
 from .verbs import MAX_SELECTED, VERBS, Verb
 
+#: Between the parts of a queue's name: a line may be broken there.
+_DOT: Final = SafeString(".<wbr>")
+
 
 def _action(verb: Verb) -> Callable[[JobAdmin, HttpRequest, Any], HttpResponse]:
     """Return the list's action for `verb`: it asks, and changes nothing."""
@@ -33,7 +36,8 @@ def _action(verb: Verb) -> Callable[[JobAdmin, HttpRequest, Any], HttpResponse]:
     def action(modeladmin: JobAdmin, request: HttpRequest, queryset: Any) -> HttpResponse:
         return confirmation(modeladmin, request, verb, modeladmin.selected(request))
 
-    action.__name__ = f"{verb.name}_jobs"
+    # Under this name it takes the place of Django's own, which knows nothing of running jobs.
+    action.__name__ = "delete_selected" if verb.name == "delete" else f"{verb.name}_jobs"
     return action
 
 
@@ -41,7 +45,7 @@ def _action(verb: Verb) -> Callable[[JobAdmin, HttpRequest, Any], HttpResponse]:
 class JobAdmin(ReadOnlyAdmin[Job]):
     """Nobody edits a job's row by hand: its status changes by verbs, each with a permission of its own."""
 
-    list_display = ["job", "state", "in_queue", "tries", "moment", "took", "note"]
+    list_display = ["job", "state", "in_queue", "moment"]
     list_display_links = None
     list_filter = [StatusFilter, BeforeFilter, QueueFilter, TaskFilter, PeriodFilter]
     list_per_page = 50
@@ -72,25 +76,19 @@ class JobAdmin(ReadOnlyAdmin[Job]):
         return VERBS["run"].is_allowed(request.user)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may delete jobs: by the verb, never by Django's own delete view, which knows nothing of running jobs."""
+        """Whether the user may delete jobs: by the verb, never by Django's own view, which knows nothing of running jobs."""
         return VERBS["delete"].is_allowed(request.user)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Refuse: jobs are deleted by `act/delete/`."""
         raise PermissionDenied
 
-    def get_actions(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Leave out Django's "delete selected": the verb of the same meaning takes its place."""
-        actions = super().get_actions(request, *args, **kwargs)
-        actions.pop("delete_selected", None)
-        return actions
-
     # Pages.
 
     def get_urls(self) -> list[URLPattern]:
         """Add `act/<verb>/`."""
         act = path("act/<str:name>/", self.admin_site.admin_view(self.act), name="django_jobs_job_act")
-        return [act, *super().get_urls()]  # type: ignore[list-item]
+        return [act, *super().get_urls()]
 
     def act(self, request: HttpRequest, name: str) -> HttpResponse:
         """Ask about, or do, one verb. POST only."""
@@ -132,12 +130,12 @@ class JobAdmin(ReadOnlyAdmin[Job]):
         """Show one job. A POST here is refused: changes go to `act/`."""
         if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
             raise PermissionDenied
-        shows_payload = request.user.has_perm("django_jobs.view_payload")  # type: ignore[union-attr]
+        shows_payload = request.user.has_perm("django_jobs.view_payload")
         job = self.get_object(request, object_id)
         if job is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
         context = {**self.admin_site.each_context(request), **page_context(self, request, job, shows_payload=shows_payload)}
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/django_jobs/job/change_form.html", {**context, **(extra_context or {})})
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
@@ -146,7 +144,7 @@ class JobAdmin(ReadOnlyAdmin[Job]):
         if not found:
             return None
         jobs = self.get_queryset(request).filter(pk=found[0])
-        if not request.user.has_perm("django_jobs.view_payload"):  # type: ignore[union-attr]
+        if not request.user.has_perm("django_jobs.view_payload"):
             jobs = jobs.defer("args", "kwargs", "result", "output", "context")
         return jobs.first()
 
@@ -154,51 +152,59 @@ class JobAdmin(ReadOnlyAdmin[Job]):
 
     @admin.display(description=gettext_lazy("job"))
     def job(self, job: Job) -> SafeString:
-        """Name the task and the id."""
+        """Name the task and the id; below, the progress, the error or the reason."""
         return format_html(
-            '<a class="dj-job" href="{}">{}<code>{}</code></a>', self.url("change", job.pk), display.task_name(job.task), job.pk
+            '<a class="dj-job" href="{}">{}<code>{}</code></a>{}',
+            self.url("change", job.pk),
+            display.task_name(job.task),
+            job.pk,
+            _note(job),
         )
 
     @admin.display(description=gettext_lazy("status"))
     def state(self, job: Job) -> SafeString:
-        """Show the status; that a job has failed before, too."""
+        """Show the status; that a job has failed before, too; attempts used, of how many."""
         again = job.status in (Status.SCHEDULED, Status.READY) and job.last_outcome
-        return format_html("{}{}", display.status_badge(job.status, job.parked), display.badge("retry", _("retry")) if again else "")
+        return format_html(
+            '{}{}<span class="dj-below">{} {}</span>',
+            display.status_badge(job.status, job.parked),
+            display.badge("retry", _("retry")) if again else "",
+            _("attempt"),
+            display.attempts(job),
+        )
 
     @admin.display(description=gettext_lazy("queue"))
-    def in_queue(self, job: Job) -> SafeString | str:
+    def in_queue(self, job: Job) -> SafeString:
         """Show the queue, and the priority where it is not the usual one."""
+        name = format_html_join(_DOT, "{}", ((part,) for part in job.queue.split(".")))
         if not job.priority:
-            return job.queue
-        return format_html('{} <span class="dj-quiet" title="{}">{}</span>', job.queue, _("priority"), f"{job.priority:+d}")
-
-    @admin.display(description=gettext_lazy("attempts"))
-    def tries(self, job: Job) -> str:
-        """Show how many attempts are used, of how many."""
-        return display.attempts(job)
+            return name
+        return format_html('{}<span class="dj-below">{} {}</span>', name, _("priority"), f"{job.priority:+d}")
 
     @admin.display(description=gettext_lazy("when"))
     def moment(self, job: Job) -> SafeString | str:
-        """Show the time that matters in this status."""
+        """Show the time that matters in this status, and how long the last attempt took."""
         if job.status in FINAL:
-            return display.ago(job.finished_at)
+            took = format_html('<span class="dj-below">{} {}</span>', _("took"), display.seconds(job.run_seconds))
+            return format_html("{}{}", display.ago(job.finished_at), took if job.run_seconds is not None else "")
         if job.status == Status.RUNNING:
             return display.ago(job.last_started_at)
         return display.ago(job.due_at if job.status == Status.SCHEDULED else job.enqueued_at)
 
-    @admin.display(description=gettext_lazy("took"))
-    def took(self, job: Job) -> str:
-        """Show the run time of the last attempt."""
-        return display.seconds(job.run_seconds if job.status in FINAL else None)
 
-    @admin.display(description=gettext_lazy("note"), empty_value="")
-    def note(self, job: Job) -> SafeString | str:
-        """Show progress, the error or the reason, in one line."""
-        if job.status == Status.RUNNING and (bar := display.fraction(job.progress)):
-            return format_html('<progress value="{}" max="{}">{} %</progress>', *bar, round(100 * bar[0] / bar[1]))
-        parts = []
-        if job.error_class and job.status != Status.SUCCEEDED:
-            parts.append((format_html("<b>{}</b>", job.error_class.rpartition(".")[2]), getattr(job, "error_snippet", "") or ""))
-        if job.parked or job.reason:
-            parts.append((job.parked and format_html("<b>{}</b>", job.parked), job.reason))
-        return format_html_join("", '<span class="dj-note">{} {}</span>', parts) if parts else ""
+def _note(job: Job) -> SafeString:
+    """Return progress, the error or the reason of a job, in a line or two."""
+    if job.status == Status.RUNNING and (bar := display.fraction(job.progress)):
+        percent = round(100 * bar[0] / bar[1])
+        return format_html(
+            '<span class="dj-note"><progress value="{}" max="{}" aria-label="{}"></progress> {} %</span>',
+            *bar,
+            _("Progress"),
+            percent,
+        )
+    parts: list[tuple[Any, Any]] = []
+    if job.error_class and job.status != Status.SUCCEEDED:
+        parts.append((format_html("<b>{}</b>", job.error_class.rpartition(".")[2]), getattr(job, "error_snippet", "") or ""))
+    if job.parked or job.reason:
+        parts.append((format_html("<b>{}</b>", job.parked) if job.parked else "", job.reason))
+    return format_html_join("", '<span class="dj-note">{} {}</span>', parts)

@@ -1,4 +1,4 @@
-"""Lock rows in the admin: the attempts in hand. Only to look at; a look takes no lock, so it can't say whether a row is locked."""
+"""Lock rows in the admin: the attempts in hand. Only to look at: a look takes no lock, so it tells nothing of row locks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class JobLockAdmin(ReadOnlyAdmin[JobLock]):
         workers = Worker.objects.using(using).only("id", "name", "pid").in_bulk({row.worker for row in rows if row.worker})
         for row in rows:
             row.task_name, row.holder_row = tasks.get(row.pk, ""), workers.get(row.worker)
-        change_list.result_list = rows  # type: ignore[assignment]
+        change_list.result_list = rows
         return change_list
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> JobLock | None:
@@ -55,7 +55,10 @@ class JobLockAdmin(ReadOnlyAdmin[JobLock]):
     def held_job(self, row: Any) -> SafeString:
         """Link to the job."""
         return format_html(
-            '<a class="dj-job" href="{}">{}<code>{}</code></a>', self.url_of(Job, "change", row.pk), display.task_name(row.task_name), row.pk
+            '<a class="dj-job" href="{}">{}<code>{}</code></a>',
+            self.url_of(Job, "change", row.pk),
+            display.task_name(row.task_name),
+            row.pk,
         )
 
     @admin.display(description=gettext_lazy("worker"))

@@ -32,7 +32,7 @@ from .base import JobsModelAdmin
 READY_CAP = 1000
 
 
-class QueueForm(forms.ModelForm):  # type: ignore[type-arg] # not generic at run time
+class QueueForm(forms.ModelForm):  # not generic at run time
     """A queue's settings, each checked as the setting QUEUES is."""
 
     class Meta:
@@ -107,22 +107,25 @@ class QueueAdmin(JobsModelAdmin[Queue]):
     readonly_fields = ["paused_at", "paused_until", "paused_by", "pause_reason"]
     fieldsets = [
         (None, {"fields": ["name", "description"]}),
-        (gettext_lazy("For jobs that say nothing themselves"), {"fields": ["timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]}),
+        (
+            gettext_lazy("For jobs that say nothing themselves"),
+            {"fields": ["timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]},
+        ),
         (gettext_lazy("Pause"), {"fields": ["paused_at", "paused_until", "paused_by", "pause_reason"]}),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> list[str]:
         """Keep the name of a queue that exists: jobs know it by its name."""
-        return [*self.readonly_fields, *(["name"] if obj else [])]  # type: ignore[list-item]
+        return [*self.readonly_fields, *(["name"] if obj else [])]
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         """Save settings alone, where the jobs are: a pause that came meanwhile stays."""
         fields = [name for name in QueueForm.Meta.fields if name != "name"]
-        obj.save(using=jobs_database(), **({"update_fields": fields} if change else {}))
+        obj.save(using=jobs_database(), update_fields=fields if change else None)
 
     def may_pause(self, request: HttpRequest) -> bool:
         """Whether the user may pause and resume queues."""
-        return bool(request.user.has_perm("django_jobs.pause_queue"))  # type: ignore[union-attr]
+        return bool(request.user.has_perm("django_jobs.pause_queue"))
 
     # The list.
 
@@ -130,9 +133,11 @@ class QueueAdmin(JobsModelAdmin[Queue]):
         """Count what is ready in the queues of the page, in one statement; look which are paused, or below a paused one."""
         change_list = super().get_changelist_instance(request)
         queues = list(change_list.result_list)
-        change_list.result_list = queues  # type: ignore[assignment]
+        change_list.result_list = queues
         counts = stats.ready_counts([queue.name for queue in queues], using=jobs_database(), cap=READY_CAP)
-        paused = {queue.name for queue in Queue.objects.using(jobs_database()).filter(paused_at__isnull=False) if is_paused(queue)}
+        paused = {
+            queue.name for queue in Queue.objects.using(jobs_database()).filter(paused_at__isnull=False) if is_paused(queue)
+        }
         for queue in queues:
             queue.paused_above = next((name for name in lineage(queue.name)[1:] if name in paused), "")
             queue.ready_count = counts[queue.name]
@@ -144,7 +149,9 @@ class QueueAdmin(JobsModelAdmin[Queue]):
         """Show whether jobs may start, else who stopped them, why and until when."""
         if not is_paused(queue):
             if above := getattr(queue, "paused_above", ""):
-                return format_html('{} <span class="dj-note">{} {}</span>', display.badge("parked", _("paused")), _("with"), above)
+                return format_html(
+                    '{} <span class="dj-note">{} {}</span>', display.badge("parked", _("paused")), _("with"), above
+                )
             return display.badge("succeeded", _("open"))
         parts = [queue.paused_by and _("by %(who)s") % {"who": queue.paused_by}, queue.pause_reason]
         until = format_html(" · {} {}", _("until"), display.ago(queue.paused_until)) if queue.paused_until else ""
@@ -155,7 +162,15 @@ class QueueAdmin(JobsModelAdmin[Queue]):
     def ready(self, queue: Any) -> SafeString:
         """Link to the jobs that may start."""
         query = "?status=parked&queue=" if is_paused(queue) or queue.paused_above else "?status=ready&queue="
-        return format_html('<a href="{}{}{}">{}</a>', self.url_of(Job, "changelist"), query, queue.name, display.count(queue.ready_count, READY_CAP))
+        number = display.count(queue.ready_count, READY_CAP)
+        return format_html(
+            '<a href="{}{}{}">{}<span class="dj-unit"> {}</span></a>',
+            self.url_of(Job, "changelist"),
+            query,
+            queue.name,
+            number,
+            _("ready"),
+        )
 
     @admin.display(description="")
     def switch(self, queue: Any) -> SafeString | str:
@@ -163,14 +178,16 @@ class QueueAdmin(JobsModelAdmin[Queue]):
         if not queue.may_switch:
             return ""
         name = _("Resume…") if is_paused(queue) else _("Pause…")
-        return format_html('<a class="button dj-small" href="{}" aria-label="{} {}">{}</a>', self.url("pause", queue.pk), name, queue.name, name)
+        return format_html(
+            '<a class="button dj-small" href="{}" aria-label="{} {}">{}</a>', self.url("pause", queue.pk), name, queue.name, name
+        )
 
     # Pause and resume.
 
     def get_urls(self) -> list[URLPattern]:
         """Add `<id>/pause/`."""
         pause = path("<int:pk>/pause/", self.admin_site.admin_view(self.pause_view), name="django_jobs_queue_pause")
-        return [pause, *super().get_urls()]  # type: ignore[list-item]
+        return [pause, *super().get_urls()]
 
     def pause_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """GET asks; POST pauses a queue that is open (`act=pause`) or resumes one (`act=resume`)."""
@@ -183,7 +200,7 @@ class QueueAdmin(JobsModelAdmin[Queue]):
         if request.method == "POST" and form.is_valid():
             self._switch(request, queue, form.cleaned_data["reason"].strip(), form.cleaned_data["duration"])
             return HttpResponseRedirect(self.url("changelist"))
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         paused = is_paused(queue)
         context = {
             **self.admin_site.each_context(request),

@@ -39,7 +39,7 @@ class LeaderAdmin(ReadOnlyAdmin[Leader]):
         workers = Worker.objects.using(jobs_database()).in_bulk({row.worker for row in rows if row.worker})
         for row in rows:
             row.runner = workers.get(row.worker)
-        change_list.result_list = rows  # type: ignore[assignment]
+        change_list.result_list = rows
         return change_list
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Leader | None:

@@ -12,7 +12,9 @@ from typing import Final
 _FRAME: Final = re.compile(r'^(?P<lead>[ |+-]*)File "(?P<path>[^"\n]*)", line \d+')
 _LEAD: Final = re.compile(r"^[ |+-]*")
 #: Where code lives that the site did not write, on whichever host the job ran.
-_LIBRARY: Final = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python\d|^<|[/\\]Python\d+[/\\]Lib[/\\]", re.IGNORECASE)
+_LIBRARY: Final = re.compile(
+    r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python\d|^<|[/\\]Python\d+[/\\]Lib[/\\]", re.IGNORECASE
+)
 _OWN: Final = str(Path(__file__).resolve().parent.parent)
 
 

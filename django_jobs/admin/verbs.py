@@ -11,7 +11,6 @@ from uuid import UUID
 
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
-from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
@@ -39,9 +38,9 @@ class Verb:
     force_help: Any = ""
     flag: int = CHANGE
 
-    def is_allowed(self, user: AbstractBaseUser | AnonymousUser) -> bool:
+    def is_allowed(self, user: Any) -> bool:
         """Whether `user` has this verb's permission."""
-        return bool(user.is_active and user.has_perm(self.permission))  # type: ignore[union-attr]
+        return bool(user.is_active and user.has_perm(self.permission))
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -60,7 +59,9 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
                 gettext_lazy("Requeue"),
                 gettext_lazy("Requeue the selected jobs"),
                 "django_jobs.requeue_job",
-                gettext_lazy("They run again, with fresh attempts, at the back of their queues. Results and errors so far are cleared."),
+                gettext_lazy(
+                    "They run again, with fresh attempts, at the back of their queues. Results and errors so far are cleared."
+                ),
                 FINAL,
             ),
             Verb(
@@ -115,7 +116,7 @@ class Outcome:
 
 
 def perform(verb: Verb, ids: Sequence[UUID], *, user: Any, reason: str, force: bool, using: str) -> Outcome:
-    """Do `verb` to the jobs `ids` in batches, and write Django's log: one entry for each job that changed or was asked to stop."""
+    """Do `verb` to the jobs `ids` in batches, and write Django's log: an entry for each job that changed or was asked to stop."""
     outcome = Outcome()
     options = {"force": force} if verb.has_force else {}
     for batch in batched(ids):

@@ -71,7 +71,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         queryset = queryset.annotate(head_started=Coalesce(Subquery(head), F("started_at")))
         return queryset.order_by("-head_started", "tree", "-kind", "started_at", "pk")
 
-    def get_ordering(self, request: HttpRequest) -> list[str]:
+    def get_ordering(self, request: HttpRequest) -> list[Any]:
         """Order trees by the start of their supervisor, newest first; in a tree, the supervisor first."""
         return ["-head_started", "tree", "-kind", "started_at", "pk"]
 
@@ -81,8 +81,14 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         css = "dj-supervisor" if worker.kind == WorkerKind.SUPERVISOR else "dj-child" if worker.parent else "dj-supervisor"
         return format_html(
             '<a class="dj-job {}" href="{}"><b>{}</b><small>{} · pid {} · {}</small><small>{}</small></a>',
-            css, self.url("change", worker.pk), worker.name, worker.get_kind_display(), worker.pid, self.memory(worker), self.serves(worker),
-        )  # fmt: skip
+            css,
+            self.url("change", worker.pk),
+            worker.name,
+            worker.get_kind_display(),
+            worker.pid,
+            self.memory(worker),
+            self.serves(worker),
+        )
 
     @admin.display(description=gettext_lazy("state"))
     def life(self, worker: Worker) -> SafeString:
@@ -99,7 +105,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         """Show slots in use of how many."""
         if not worker.slots:
             return display.NOTHING
-        return format_html('<meter value="{}" max="{}"></meter> {} / {}', worker.running, worker.slots, worker.running, worker.slots)
+        return format_html(
+            '<meter value="{}" max="{}"></meter> {} / {}', worker.running, worker.slots, worker.running, worker.slots
+        )
 
     @admin.display(description=gettext_lazy("jobs done"))
     def done_so_far(self, worker: Worker) -> str:

@@ -1,4 +1,4 @@
-"""Which jobs a person means: the filter that admin, API and commands share, and the parts of the table that an index serves in order.
+"""Which jobs a person means: a filter that all doors share, and the parts of the table that an index gives in order.
 
 A list of jobs is put together of `Segment`s. Each has an order that ends in the primary key, so it is total, and that an index
 has already sorted: a page costs the same whatever else the table holds.
