@@ -23,13 +23,16 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import django
 
+if TYPE_CHECKING:
+    from django_jobs.models import Worker
+
 MANAGE = [sys.executable, str(Path(__file__).with_name("manage.py"))]
 PROCESSES, THREADS = 2, 4
-LOOK_SECONDS = 0.5  # between two looks at the jobs
+LOOK_SECONDS = 1.0  # between two looks at the jobs
 STALLED_SECONDS = 60  # without any progress for so long, the demo gives up
 STOP_SECONDS = 15  # for a process to end by itself before it is killed
 SHOWN = 6  # jobs that are listed by name
@@ -115,7 +118,8 @@ def _process(folder: Path, name: str, *command: str) -> Iterator[subprocess.Pope
         try:
             yield process
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it running
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of it running
             process.terminate()
             try:
                 process.wait(STOP_SECONDS)
@@ -173,7 +177,7 @@ def _watch_import(worker: subprocess.Popen[bytes]) -> bool:
         if time.monotonic() - changed > STALLED_SECONDS:
             raise DemoFailed(f"no job has ended for {STALLED_SECONDS} seconds")
         if victim is None and tally.cities >= total / 2 and (victim := _kill_a_worker(worker.pid)):
-            line.interrupt(f"kill -9 {victim}: one of the two worker processes is gone, and what it had in hand.")
+            line.interrupt(f"kill -9 {victim.pid}: one of the two worker processes is gone, and what it had in hand.")
     seconds = time.monotonic() - started
     line.end(f"{tally.done:,} jobs in {seconds:.0f} s, {tally.done / seconds:,.0f} a second; {tally.failed} failed.")
     if victim:
@@ -200,8 +204,8 @@ def _tally(since: datetime) -> Tally:
     return Tally(**counts, cities=City.objects.filter(described_at__gte=since).count())
 
 
-def _kill_a_worker(supervisor: int) -> int | None:
-    """Kill one worker process while it has jobs in hand; return its process id, or None if none is busy just now."""
+def _kill_a_worker(supervisor: int) -> Worker | None:
+    """Kill one worker process while it has jobs in hand, and return its row; None if none is busy just now."""
     from django_jobs.models import JobLock, Worker, WorkerKind
 
     parents = Worker.objects.filter(kind=WorkerKind.SUPERVISOR, pid=supervisor, stopped_at=None).values("id")
@@ -209,19 +213,20 @@ def _kill_a_worker(supervisor: int) -> int | None:
         os.kill(process.pid, signal.SIGSTOP)  # hold still, so that what we see is what it dies with
         if JobLock.objects.filter(worker=process.pk, prefetched=False).exists():
             os.kill(process.pid, signal.SIGKILL)
-            return process.pid
+            return process
         os.kill(process.pid, signal.SIGCONT)
     return None
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------------
-def _show_second_attempts(since: datetime, victim: int) -> None:
+def _show_second_attempts(since: datetime, victim: Worker) -> None:
     """Name the jobs that the killed process had in hand, from the records of their lost attempts."""
     from django_jobs.models import AttemptOutcome, JobAttempt
 
-    lost = JobAttempt.objects.filter(outcome=AttemptOutcome.LOST, ended_at__gte=since, worker__contains=f"/{victim}-")
+    lost = JobAttempt.objects.filter(outcome=AttemptOutcome.LOST, ended_at__gte=since, worker=victim.name)
     attempts = list(lost.select_related("job").order_by("job_id"))
-    _say(f"\nProcess {victim} died with {len(attempts)} jobs in hand. Each of them ran again:")
+    number = f"{len(attempts)} job{'' if len(attempts) == 1 else 's'}"
+    _say(f"\nProcess {victim.pid} died with {number} in hand. Each ran again:")
     for attempt in attempts[:SHOWN]:
         job = attempt.job
         _say(f"  {_name(job.task, job.args)}: attempt {attempt.number} lost ({attempt.cause}), attempt {job.starts} {job.status}")

@@ -31,8 +31,6 @@ def database(url: str) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": options.pop("host", "") or parts.hostname or "",
         "PORT": str(parts.port or ""),
-        "CONN_MAX_AGE": 60,
-        "CONN_HEALTH_CHECKS": True,
     }
     if parts.scheme in ("postgres", "postgresql"):
         return entry | {"ENGINE": "django.db.backends.postgresql", "OPTIONS": options}
