@@ -1,8 +1,8 @@
 """What a person or a program may do to jobs: cancel, requeue, mark as done, run now, delete. No task is imported for any of it.
 
-Each verb takes ids and reports per job. It never waits for another transaction: a job that somebody else has locked at this moment is
-refused with that reason (a cancel is left as a request). Which statuses a verb may leave is read from `statuses`; a job's row is
-locked and read in one statement, and updated on the condition that it still is what was read.
+Each verb takes ids and reports per job. It never waits for another transaction: a job that somebody else has locked at this
+moment is refused with that reason (a cancel is left as a request). Which statuses a verb may leave is read from `statuses`; a
+job's row is locked and read in one statement, and updated on the condition that it still is what was read.
 
 A running job belongs to its worker. So cancel and delete insert a request, a row of its own that locks nothing of the job: a
 web request that stays open for minutes stalls nobody. Whoever ends the attempt acts on the request; maintenance
@@ -32,13 +32,11 @@ from .report import BUSY, NOT_FOUND, Report, event, in_batches, said, write_each
 __all__ = ["Report", "cancel", "delete", "done", "edit", "pause_queue", "requeue", "resume_queue", "run_now"]
 
 
-def cancel(
-    job_ids: Iterable[UUID], *, by: str = "", reason: str = "", force: bool = False, using: str = "default"
-) -> Report:
+def cancel(job_ids: Iterable[UUID], *, by: str = "", reason: str = "", force: bool = False, using: str = "default") -> Report:
     """Cancel jobs: those that have not started at once, running ones by request; failed and timed-out ones are acknowledged.
 
-    `force`: the process of a running job is killed if the task does not stop by itself. Running jobs are in the report's `requested`;
-    one that an HTTP worker has is cancelled at once. A job that has ended otherwise is refused: too late.
+    `force`: the process of a running job is killed if the task does not stop by itself. Running jobs are in the report's
+    `requested`; one that an HTTP worker has is cancelled at once. A job that has ended otherwise is refused: too late.
     """
     return in_batches(job_ids, using, partial(_cancel, using, by, reason, force))
 
@@ -88,10 +86,10 @@ def requeue(
     keep_attempts: bool = False,
     using: str = "default",
 ) -> Report:
-    """Put jobs that have ended back to the end of their queues, with their id, queue, priority and limits, and nothing of their last run.
+    """Put jobs that have ended back to the end of their queues as what they were, with nothing of their last run.
 
-    They get all their attempts again, or with `keep_attempts` only those that are left. Attempt records stay. A job whose unique key
-    another live job has by now is refused; so is one that has not ended.
+    They get all their attempts again, or with `keep_attempts` only those that are left. Attempt records stay. A job whose
+    unique key another live job has by now is refused; so is one that has not ended.
     """
     return in_batches(job_ids, using, partial(_requeue, using, by, reason, keep_attempts))
 
@@ -187,13 +185,11 @@ def _run_now(using: str, by: str, reason: str, ids: Sequence[UUID]) -> Report:
     return report
 
 
-def delete(
-    job_ids: Iterable[UUID], *, by: str = "", reason: str = "", force: bool = False, using: str = "default"
-) -> Report:
+def delete(job_ids: Iterable[UUID], *, by: str = "", reason: str = "", force: bool = False, using: str = "default") -> Report:
     """Delete jobs with all that belongs to them. A running job is refused, or with `force` stopped first.
 
-    A forced delete of a running job asks for cancellation (`requested`), and whoever ends the attempt deletes the job; one whose lock row
-    nobody holds is deleted at once.
+    A forced delete of a running job asks for cancellation (`requested`), and whoever ends the attempt deletes the job; one
+    whose lock row nobody holds is deleted at once.
     """
     return in_batches(job_ids, using, partial(_delete, using, by, reason, force))
 
@@ -249,7 +245,9 @@ def _too_late(status: Status | None, verb: str) -> str:
         return NOT_FOUND
     if status in FINAL:
         return f"It has ended as {LABELS[status]}: too late to {verb}."
-    return f"It is {LABELS[status]}: there is nothing to {verb}." if status != Status.RUNNING else f"It is running: can't {verb} it."
+    if status == Status.RUNNING:
+        return f"It is running: can't {verb} it."
+    return f"It is {LABELS[status]}: there is nothing to {verb}."
 
 
 def _statuses(using: str, ids: Sequence[UUID]) -> dict[UUID, Status]:

@@ -95,9 +95,9 @@ def edit(job_ids: Iterable[UUID], *, by: str = "", reason: str = "", using: str 
     """Change fields of jobs that have not ended. Durations are seconds or text such as "10m", times are aware.
 
     `queue`, `priority`, `run_after`, `start_by`, `max_attempts`, `max_deaths`, `timeout`, `timeout_grace`, `heartbeat_timeout`,
-    `cpu_timeout`, `backoff`, `tags`, `metadata`. A later `run_after` makes a ready job scheduled, a past one makes a scheduled job ready.
-    Of a running job, what belongs to its next start can't be changed; limits hold from its next attempt on. Raises `InvalidOption` for
-    a field that there is not and for a bad value: then nothing was changed.
+    `cpu_timeout`, `backoff`, `tags`, `metadata`. A later `run_after` makes a ready job scheduled, a past one makes a scheduled
+    job ready. Of a running job, what belongs to its next start can't be changed; limits hold from its next attempt on. Raises
+    `InvalidOption` for a field that there is not and for a bad value: then nothing was changed.
     """
     for field in changes:
         if field not in _FIELDS:
@@ -145,5 +145,3 @@ def _move_start(using: str, jobs: Sequence[Job], run_after: datetime, now: datet
     source, target = (Status.READY, Status.SCHEDULED) if run_after > now else (Status.SCHEDULED, Status.READY)
     check(Move.STAGE, source, target)
     rows.filter(status=source).update(status=target, parked="")
-
-

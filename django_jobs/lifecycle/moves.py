@@ -35,9 +35,7 @@ def finish(jobs: Sequence[Job], using: str, move: Move, status: Status, now: dat
     for job in jobs:
         groups.setdefault(prune_time(job, status, now), []).append(job.id)
     for prune_at, ids in groups.items():
-        where(using, ids, move, status).update(
-            status=status, parked="", reason=reason, finished_at=now, prune_at=prune_at
-        )
+        where(using, ids, move, status).update(status=status, parked="", reason=reason, finished_at=now, prune_at=prune_at)
 
 
 def where(using: str, ids: Sequence[UUID], move: Move, target: Status) -> QuerySet[Job]:
@@ -68,7 +66,7 @@ def delete_rows(using: str, jobs: Sequence[Job]) -> list[UUID]:
 
 
 def _is_all_ours() -> bool:
-    """Whether nothing of the project's refers to jobs or listens to their deletion: then Django's collector has nothing to add."""
+    """Whether nothing of the project's refers to jobs or listens to their deletion, so Django's collector has nothing to add."""
     related = {relation.related_model for relation in Job._meta.related_objects}
     return related <= _DELETED_WITH_A_JOB and not (pre_delete.has_listeners(Job) or post_delete.has_listeners(Job))
 

@@ -1,8 +1,9 @@
 """Pause and resume queues.
 
-A queue is paused while `paused_at` is set and `paused_until` is null or in the future; it pauses its whole subtree. The claim leaves
-such queues out and parks their ready jobs, in pieces. To resume is to end the pause now, by `paused_until`: the row keeps its mark for a
-while, in which maintenance brings the parked jobs back in pieces, also those that a claim, which still saw the pause, parks late.
+A queue is paused while `paused_at` is set and `paused_until` is null or in the future; it pauses its whole subtree. The claim
+leaves such queues out and parks their ready jobs, in pieces. To resume is to end the pause now, by `paused_until`: the row
+keeps its mark for a while, in which maintenance brings the parked jobs back in pieces, also those that a claim, which still saw
+the pause, parks late.
 """
 
 from __future__ import annotations

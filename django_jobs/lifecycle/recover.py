@@ -1,12 +1,13 @@
 """Recover: end the attempts whose worker is gone, each by the one function that decides about every outcome.
 
-State model: a running job has one lock row, whose token is the job's `last_token`. Whoever recovers has judged that nobody holds
-the row: the requeuer by its looks (`maintenance.looks`), the supervisor because it reaped the process itself. Then, in
-one transaction: the lock row is locked FOR UPDATE and compared once more, the job's row is locked, `record` writes the outcome (`Lost`,
-or what the supervisor knows better) and deletes the lock row. So two that recover the same attempt end it once: the second finds no row.
+State model: a running job has one lock row, whose token is the job's `last_token`. Whoever recovers has judged that nobody
+holds the row: the requeuer by its looks (`maintenance.looks`), the supervisor because it reaped the process itself. Then, in
+one transaction: the lock row is locked FOR UPDATE and compared once more, the job's row is locked, `record` writes the outcome
+(`Lost`, or what the supervisor knows better) and deletes the lock row. So two that recover the same attempt end it once: the
+second finds no row.
 
-What it never does: wait. A lock row or a job that another transaction has locked is left for the next sweep. A lock row whose job is
-not running with that token is rubbish, not evidence: it is deleted and the job is left alone. One bad row costs one row.
+What it never does: wait. A lock row or a job that another transaction has locked is left for the next sweep. A lock row whose
+job is not running with that token is rubbish, not evidence: it is deleted and the job is left alone. One bad row costs one row.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class Recovered(list[Event]):
 
 @contextmanager
 def writing(using: str) -> Iterator[BaseDatabaseWrapper]:
-    """A transaction (or a savepoint in the caller's) that is going to write; on a database without row locks it is alone from the start.
+    """A transaction (or a savepoint in the caller's) that is going to write.
 
-    SQLite takes its write lock at the first write, and fails at once if somebody else wrote since the first read: so the first
-    statement is a write that changes nothing.
+    Where there are no row locks it is alone from the start. SQLite takes its write lock at the first write, and fails at once if
+    somebody else wrote since the first read: so the first statement is a write that changes nothing.
     """
     connection = connections[using]
     outermost = not connection.in_atomic_block
@@ -59,9 +60,10 @@ def writing(using: str) -> Iterator[BaseDatabaseWrapper]:
 def lock_free(using: str, job_ids: Iterable[UUID]) -> list[JobLock]:
     """Return those of these jobs' lock rows that no transaction has locked, locked FOR UPDATE, by job id.
 
-    Plain FOR UPDATE, never NO KEY: the fence of an `atomic=True` job is FOR KEY SHARE, which only FOR UPDATE respects. By primary key
-    alone: InnoDB would keep locks on rows that another condition leaves out, so find the ids by a plain read, and look at the
-    rows again. Where there are no row locks every row is returned, and the caller's judgement by `expires_at` is all there is.
+    Plain FOR UPDATE, never NO KEY: the fence of an `atomic=True` job is FOR KEY SHARE, which only FOR UPDATE respects. By
+    primary key alone: InnoDB would keep locks on rows that another condition leaves out, so find the ids by a plain read, and
+    look at the rows again. Where there are no row locks every row is returned, and the caller's judgement by `expires_at` is
+    all there is.
     """
     rows = JobLock.objects.using(using).filter(job_id__in=list(job_ids)).order_by("job_id")
     if db.dialect(connections[using]).row_locks:
@@ -95,11 +97,11 @@ def recover(
     started: Collection[UUID] | None = None,
     guilty: Collection[UUID] | Mapping[UUID, Outcome] | None = None,
 ) -> Recovered:
-    """End the attempts of `rows`, which the caller's open transaction has locked FOR UPDATE. Dispatch the events after the commit.
+    """End the attempts of `rows`, which the caller's open transaction has locked. Dispatch the events after the commit.
 
-    Each ends as `Lost(cause, counts)`. A prefetched row, and with `started` (tokens) one that is not among them, never began: it is
-    handed back without a trace. `guilty` (tokens) names the attempts for whose sake a process was killed: the others in it are lost
-    without being counted; as a mapping it says how the guilty ones end (a hard time-out: `TimedOut`).
+    Each ends as `Lost(cause, counts)`. A prefetched row, and with `started` (tokens) one that is not among them, never began:
+    it is handed back without a trace. `guilty` (tokens) names the attempts for whose sake a process was killed: the others in
+    it are lost without being counted; as a mapping it says how the guilty ones end (a hard time-out: `TimedOut`).
     """
     recovered = Recovered()
     if not rows:
@@ -138,9 +140,9 @@ def recover_worker(
 ) -> Recovered:
     """End every attempt of the incarnation `worker`, in a transaction of its own. For the supervisor, about its own dead child.
 
-    It must know that the process is reaped and that its database session has ended: nothing else is asked here, no expiry and no looks.
-    Dispatch the events. While `left` is not 0, call it again a little later: a row is locked by somebody else, or there are more than
-    `WORKER_BATCH`. Rows given up so are found by the requeuer. For `started` and `guilty` see `recover`.
+    It must know that the process is reaped and that its database session has ended: nothing else is asked here, no expiry and
+    no looks. Dispatch the events. While `left` is not 0, call it again a little later: a row is locked by somebody else, or
+    there are more than `WORKER_BATCH`. Rows given up so are found by the requeuer. For `started` and `guilty` see `recover`.
     """
     with writing(using):
         mine = JobLock.objects.using(using).filter(worker=worker)
@@ -165,7 +167,13 @@ def recover_missing(tokens: Mapping[UUID, UUID], *, using: str, cause: str) -> R
         if job.id in present or job.last_token is None:
             continue
         row = JobLock(
-            job_id=job.id, token=job.last_token, kind=LockKind.WORKER, queue=job.queue, claimed_at=now, expires_at=now, limit_keys=[]
+            job_id=job.id,
+            token=job.last_token,
+            kind=LockKind.WORKER,
+            queue=job.queue,
+            claimed_at=now,
+            expires_at=now,
+            limit_keys=[],
         )
         try:
             with transaction.atomic(using=using):

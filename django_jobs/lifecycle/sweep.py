@@ -65,7 +65,9 @@ def cancel_late(*, using: str, limit: int) -> Swept:
     """Cancel jobs that have not started by their `start_by`. Index django_jobs_start_by."""
     now = db.server_now(connections[using])
     # A job that has started once is not late: it waits for its next attempt.
-    late = Job.objects.using(using).filter(start_by__lte=now, status__in=PENDING, started_at__isnull=True).order_by("start_by", "id")
+    late = (
+        Job.objects.using(using).filter(start_by__lte=now, status__in=PENDING, started_at__isnull=True).order_by("start_by", "id")
+    )
     jobs = list(skipping_locked(late)[:limit])
     events: list[Event] = []
 
@@ -85,8 +87,8 @@ def cancel_late(*, using: str, limit: int) -> Swept:
 def apply_requests(*, using: str, limit: int) -> Swept:
     """Act on up to `limit` cancel requests that no attempt's end will act on.
 
-    A job that was locked when the cancel came, or that went back to waiting at that moment, is cancelled now (and deleted, if that was
-    asked); a request about a job that has ended, or is gone, is deleted.
+    A job that was locked when the cancel came, or that went back to waiting at that moment, is cancelled now (and deleted, if
+    that was asked); a request about a job that has ended, or is gone, is deleted.
     """
     running = Job.objects.using(using).filter(id=OuterRef("job_id"), status=Status.RUNNING)
     requests = CancelRequest.objects.using(using).filter(~Exists(running))

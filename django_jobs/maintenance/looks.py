@@ -1,15 +1,16 @@
 """What one process has seen of the lock rows: the evidence on which an attempt is judged dead.
 
-State model: a *look* asks which lock rows are not as a living worker keeps them, and which of those nobody has locked. A worker's row
-is kept locked, with an `expires_at` that lies at most one grace ahead and moves on every few seconds. So a suspect row is one
+State model: a *look* asks which lock rows are not as a living worker keeps them, and which of those nobody has locked. A
+worker's row is kept locked, with an `expires_at` that lies at most one grace ahead and moves on every few seconds. So a suspect
+row is one
 
 * past its `expires_at`: dead once two looks, at least one interval apart, saw it free with the same token and `expires_at`;
-* more than a grace ahead of the database's clock, which was set back: dead once it was seen free and unchanged for three graces by this
-  process's own clock;
+* more than a grace ahead of the database's clock, which was set back: dead once it was seen free and unchanged for three
+  graces by this process's own clock;
 
-and a `running` job without a lock row is dead once it was seen so for one grace. A look that finds a row locked, changed or gone forgets
-it. Nothing is judged before this process's own session has been up for one grace: after a restart of the database every
-living worker holds its rows again within that time. A lost session forgets everything.
+and a `running` job without a lock row is dead once it was seen so for one grace. A look that finds a row locked, changed or
+gone forgets it. Nothing is judged before this process's own session has been up for one grace: after a restart of the database
+every living worker holds its rows again within that time. A lost session forgets everything.
 
 Where the database has no row locks, `expires_at` is all there is, and a row that does not move is free.
 HTTP workers' leases are not looked at: their lapse is a time-out, never a death.
@@ -165,8 +166,9 @@ class Looks:
         with connection.cursor() as cursor:
             # A plain read finds the suspects, so that the locks asked for below touch no other row.
             cursor.execute(
-                f"SELECT job_id, expires_at < {dialect.now_sql} FROM {db.LOCK} WHERE kind = 'worker'"
-                f" AND (expires_at < {dialect.now_sql} OR expires_at > {dialect.now_plus()}) ORDER BY expires_at, job_id LIMIT {LIMIT}",
+                f"SELECT job_id, expires_at < {dialect.now_sql} FROM {db.LOCK} WHERE kind = 'worker' AND"
+                f" (expires_at < {dialect.now_sql} OR expires_at > {dialect.now_plus()})"
+                f" ORDER BY expires_at, job_id LIMIT {LIMIT}",
                 [self.grace * (1 + SLACK)],
             )
             suspects = {dialect.to_uuid(row[0]): not row[1] for row in cursor.fetchall()}
@@ -182,7 +184,7 @@ class Looks:
             self._free[job_id] = Seen(token, expires_at, since, ahead)
 
     def _unlocked(self, cursor: Any, dialect: db.Dialect, job_ids: Iterable[UUID]) -> list[tuple[UUID, UUID, datetime]]:
-        """Return (job, token, expires_at) of the rows that nobody has locked; asking locks them for the length of the statement."""
+        """Return (job, token, expires_at) of the rows that nobody has locked. Asking locks them for the statement."""
         found = []
         for chunk in db.batches(list(job_ids), CHUNK):
             marks, params = dialect.marks(chunk)

@@ -1,4 +1,4 @@
-"""Registry: mark worker rows whose process has gone without a word, and delete old ones. Nothing that decides about jobs reads them."""
+"""Registry: mark worker rows whose process has gone without a word, and delete old ones. Nothing decides about jobs by them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_SILENCE: Final = 30.0
 
 
 def sweep(using: str, limit: int) -> Swept:
-    """Mark up to `limit` silent workers as stopped, and delete as many whose retention has passed. Index django_jobs_worker_seen."""
+    """Mark up to `limit` silent workers as stopped, and delete as many that are old. Index django_jobs_worker_seen."""
     settings = jobs_settings()
     now = db.server_now(connections[using])
     workers = Worker.objects.using(using)

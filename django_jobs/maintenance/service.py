@@ -1,9 +1,9 @@
 """The maintenance loop of one worker tree: look, then take the turns that are due, until told to stop.
 
-One query a second says what there is to do (`looks.Pulse`); an idle cluster does nothing else. Every tree keeps its looks current, whether
-it ever gets a turn or not, so that the death of one that does costs no second grace. Every piece of work is bounded,
-and safe to run twice at once; a service that fails is logged, noted in its row and comes again, the others go on.
-A lost connection is made again with a pause that grows to a quarter of the grace.
+One query a second says what there is to do (`looks.Pulse`); an idle cluster does nothing else. Every tree keeps its looks
+current, whether it ever gets a turn or not, so that the death of one that does costs no second grace. Every piece of work is
+bounded, and safe to run twice at once; a service that fails is logged, noted in its row and comes again, the others go on. A
+lost connection is made again with a pause that grows to a quarter of the grace.
 """
 
 from __future__ import annotations

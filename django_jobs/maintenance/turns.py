@@ -1,8 +1,8 @@
 """Turns: a service's `Leader` row is locked while one process runs one bounded sweep of it, in the same transaction.
 
-Nobody has to be the leader: whoever locks the row while it is due sweeps, and a dead one's lock goes with its connection. A turn saves
-work and gives no safety: two sweeps of one service at once are correct. So a process that knows of work need not wait until
-the service is due.
+Nobody has to be the leader: whoever locks the row while it is due sweeps, and a dead one's lock goes with its connection. A
+turn saves work and gives no safety: two sweeps of one service at once are correct. So a process that knows of work need not
+wait until the service is due.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def due_names(*, using: str) -> set[str]:
 def take_turn(service: Service, *, using: str, worker: object, force: bool = False) -> Swept | None:
     """Run one sweep if the service is due (or `force`) and nobody else is at it; return what it did, None if it was not our turn.
 
-    What was done is told to listeners and to waiting workers after the commit. Raises what the sweep raised, noted in the row, and
-    the service comes again after its interval; after a lost race (a deadlock) or a lost session it is due at once.
+    What was done is told to listeners and to waiting workers after the commit. Raises what the sweep raised, noted in the row,
+    and the service comes again after its interval; after a lost race (a deadlock) or a lost session it is due at once.
     """
     try:
         with writing(using) as connection:
@@ -77,7 +77,11 @@ def take_turn(service: Service, *, using: str, worker: object, force: bool = Fal
             pause = service.rest if swept.touched >= service.limit else service.interval
             done = db.server_now(connection)
             Leader.objects.using(using).filter(name=service.name).update(
-                worker=worker, ran_at=done, next_at=done + timedelta(seconds=pause), touched=F("touched") + swept.touched, error=""
+                worker=worker,
+                ran_at=done,
+                next_at=done + timedelta(seconds=pause),
+                touched=F("touched") + swept.touched,
+                error="",
             )
             wakeup.wake(using, swept.queues)
     except Exception as error:

@@ -152,9 +152,9 @@ def test_cancel_of_a_locked_job_is_left_as_a_request() -> None:
 @commits
 def test_a_rolled_back_cancel_tells_nobody(told: list[Event]) -> None:
     job = make_job()
-    with pytest.raises(RuntimeError), transaction.atomic():
-        control.cancel([job.id])
-        raise RuntimeError
+    with transaction.atomic():
+        assert control.cancel([job.id]).changed == [job.id]
+        transaction.set_rollback(True)
     assert status_of(job) == Status.READY
     assert told == []
 
@@ -216,7 +216,9 @@ def test_requeue_starts_afresh_and_keeps_what_the_job_is(status: Status, told: l
     assert (job.queue, job.priority, job.timeout, job.max_attempts) == ("billing", 7, 30.0, 3)
     assert (job.attempts_used, job.deaths, job.starts) == (0, 0, 3)
     assert job.due_at > past, "it goes to the back of its queue"
-    cleared = "run_after start_by started_at last_started_at last_heartbeat_at result output progress run_seconds finished_at prune_at"
+    cleared = (
+        "run_after start_by started_at last_started_at last_heartbeat_at result output progress run_seconds finished_at prune_at"
+    )
     assert {name: getattr(job, name) for name in cleared.split()} == dict.fromkeys(cleared.split())
     assert (job.error_class, job.error_message, job.fingerprint, job.worker) == ("", "", "", "")
     assert JobAttempt.objects.filter(job=job).exists(), "its history stays"
@@ -405,7 +407,14 @@ def test_delete_of_a_job_that_is_gone_is_refused() -> None:
 
 def test_edit_changes_fields_and_nothing_else() -> None:
     job = make_job()
-    changes = {"priority": 9, "queue": "other.queue", "timeout": "10m", "max_attempts": None, "tags": ["x", "x"], "metadata": {"a": 1}}
+    changes = {
+        "priority": 9,
+        "queue": "other.queue",
+        "timeout": "10m",
+        "max_attempts": None,
+        "tags": ["x", "x"],
+        "metadata": {"a": 1},
+    }
     assert control.edit([job.id], by="ann", **changes).changed == [job.id]
     job.refresh_from_db()
     assert (job.priority, job.queue, job.timeout, job.max_attempts) == (9, "other.queue", 600.0, None)
