@@ -13,7 +13,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -23,6 +23,11 @@ _HEADER = struct.Struct("<qqqqqddd")  # state, running, in hand, done, idle, bea
 _SLOT = struct.Struct("<qqddqd16s16s")  # active, native thread id, deadline, CPU limit, why doomed, started, job, token
 _SLOT_SIZE = 128
 _HEADER_SIZE = 128
+
+_RUNNING, _ENDED = 1, 2
+_OVERFLOW_AT = 120
+#: Room for attempts that have ended and are not recorded yet.
+ENDED_SLOTS = 512
 
 STARTING, WORKING, DRAINING, STOPPED = range(4)
 
@@ -86,12 +91,14 @@ class Board:
         cpu_limit = time.thread_time() + attempt.cpu_timeout if attempt.cpu_timeout else 0.0
         with self._lock:
             if not self._free:
-                return  # more jobs at once than slots: never for jobs of a pool that was made with this number
+                # More is unrecorded than the board can show: from now on it can't tell what never began.
+                struct.pack_into("<q", self._map, _OVERFLOW_AT, 1)
+                return
             index = self._of[attempt.token] = self._free.pop()
         at = _HEADER_SIZE + index * _SLOT_SIZE
         job, token = attempt.job_id.bytes, attempt.token.bytes
         _SLOT.pack_into(self._map, at, 0, thread_id, deadline, cpu_limit, 0, now, job, token)
-        struct.pack_into("<q", self._map, at, 1)
+        struct.pack_into("<q", self._map, at, _RUNNING)
 
     def _grace_of(self, attempt: Attempt) -> float:
         return self.grace if attempt.timeout_grace is None else attempt.timeout_grace
@@ -109,13 +116,19 @@ class Board:
         struct.pack_into("<d", self._map, at + 16, deadline + self._grace_of(attempt))
 
     def end(self, attempt: Attempt) -> None:
-        """Say that the function of `attempt` has ended."""
+        """Say that the function of `attempt` has ended. It stays on the board until its outcome is recorded: it did begin."""
+        index = self._of.get(attempt.token)
+        if index is not None:
+            struct.pack_into("<q", self._map, _HEADER_SIZE + index * _SLOT_SIZE, _ENDED)
+
+    def settled(self, tokens: Iterable[UUID]) -> None:
+        """Take attempts off the board whose outcomes are recorded."""
         with self._lock:
-            index = self._of.pop(attempt.token, None)
-            if index is None:
-                return
-            struct.pack_into("<q", self._map, _HEADER_SIZE + index * _SLOT_SIZE, 0)
-            self._free.append(index)
+            for token in tokens:
+                index = self._of.pop(token, None)
+                if index is not None:
+                    struct.pack_into("<q", self._map, _HEADER_SIZE + index * _SLOT_SIZE, 0)
+                    self._free.append(index)
 
     def doom(self, token: UUID, seconds: float) -> None:
         """Ask the supervisor to kill this process in so many seconds unless the attempt has ended by then: a forced cancel."""
@@ -129,11 +142,23 @@ class Board:
 
     def running(self) -> Iterator[Slot]:
         """Yield what runs."""
+        return (slot for active, slot in self._slots() if active == _RUNNING)
+
+    def begun(self) -> dict[UUID, float] | None:
+        """Return the tokens of what has begun and is not recorded yet, with the times of their starts; None if the board can't tell."""
+        if struct.unpack_from("<q", self._map, _OVERFLOW_AT)[0]:
+            return None
+        return {slot.token: slot.started for _, slot in self._slots()}
+
+    def _slots(self) -> Iterator[tuple[int, Slot]]:
         for index in range(self.slots):
             at = _HEADER_SIZE + index * _SLOT_SIZE
             active, thread_id, deadline, cpu_limit, doomed, started, job, token = _SLOT.unpack_from(self._map, at)
-            if active == 1:
-                yield Slot(index, thread_id, deadline, cpu_limit, bool(doomed), started, UUID(bytes=job), UUID(bytes=token))
+            if active:
+                yield (
+                    active,
+                    Slot(index, thread_id, deadline, cpu_limit, bool(doomed), started, UUID(bytes=job), UUID(bytes=token)),
+                )
 
     def read_header(self) -> Header:
         """Return how the process is."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from django_jobs.outcomes import ErrorInfo, HandedBack, Outcome, TimedOut
-from django_jobs.worker.board import Board, Slot
+from django_jobs.worker.board import ENDED_SLOTS, Board, Slot
 from django_jobs.worker.options import VARIABLE, ProcessOptions, WorkerOptions
 
 #: CPU seconds beyond the limit at which the process is killed: the soft stop inside had its chance.
@@ -33,9 +33,10 @@ class Child:
     id: UUID = field(default_factory=uuid.uuid4)
 
     def __post_init__(self) -> None:
-        slots = self.options.threads + self.options.async_jobs + 1
+        slots = self.options.threads + self.options.async_jobs + ENDED_SLOTS
         self.board = Board(slots, grace=self.grace)
         self.started = time.monotonic()
+        self.has_worked = False  # it was seen at work
         self.stopping = False  # told to stop by the supervisor
         self.replaced = False  # its successor is running already
         self.kill_reason = ""  # why the supervisor killed it
@@ -142,10 +143,11 @@ class Child:
 
     # -- the end
 
-    def started_tokens(self) -> dict[UUID, float]:
-        """Return what was running at its end, with the seconds it had run."""
+    def started_tokens(self) -> dict[UUID, float] | None:
+        """Return what had begun and was not recorded at its end, with the seconds since; None: that can't be told."""
         now = time.monotonic()
-        return {slot.token: now - slot.started for slot in self.board.running()}
+        begun = self.board.begun()
+        return None if begun is None else {token: now - started for token, started in begun.items()}
 
     def cause(self) -> str:
         """Return why it ended, for people and records. Only once it has been reaped."""
@@ -165,11 +167,11 @@ class Child:
 
     def outcomes(self, *, is_stop: bool) -> dict[UUID, Outcome]:
         """Return how the attempts that were running end where more is known than that their process died."""
-        started = self.started_tokens()
+        started = {slot.token for slot in self.board.running()}
         if self.process.returncode == -signal.SIGXCPU:
             text = "cpu_timeout: the operating system killed the process at its limit of CPU time (SIGXCPU)"
             error = ErrorInfo("django_jobs.exceptions.JobTimeout", text, fingerprint="cpu_timeout")
-            limited = {slot.token for slot in self.board.running() if slot.cpu_limit} or set(started)
+            limited = {slot.token for slot in self.board.running() if slot.cpu_limit} or started
             return {token: TimedOut(error, limit="cpu_timeout") for token in limited}
         if is_stop and not self.guilty:
             return {token: HandedBack("its worker was stopped", started=True) for token in started}

@@ -128,6 +128,7 @@ class Control:
     executor: Stops
     queues: QueueWatch
     dispatch: Callable[[list[Event]], None]
+    settled: Callable[[Iterable[UUID]], None]  # these outcomes are recorded
     force_stop: Callable[[UUID, str], None]  # asks the supervisor to kill this process because of one job
     async_tasks: frozenset[str] = frozenset()
     known: Callable[[str], bool] = lambda name: True
@@ -266,6 +267,7 @@ class Control:
         for item in self._to_record:
             if item.attempt.token in landed:
                 self._forget(item.attempt.token)
+        self.settled(landed)
         self._to_record = [item for item in self._to_record if item.attempt.token not in landed]
         self._begin()
         given = unclaim(self.connection, self.worker, keep=set(self.in_hand) | set(pending.values()))
@@ -481,6 +483,7 @@ class Control:
         self._uncertain = False
         recorded, self._to_record = self._to_record, []
         settled = set(done)
+        self.settled(settled)
         self._later += later
         self.counters.done += sum(not isinstance(item.outcome, HandedBack) for item in recorded if item.attempt.token in settled)
         self._start(promoted, claimed)
@@ -525,6 +528,7 @@ class Control:
         self._note_fenced(gone)
         for token in gone:
             self._forget(token)
+        self.settled(gone)
         self._unconfirmed = present
 
     def _note_fenced(self, tokens: Iterable[UUID]) -> None:

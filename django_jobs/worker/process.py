@@ -127,6 +127,7 @@ class Process:
             executor=self.executor,
             queues=QueueWatch(self.worker_options.queues, self.worker_options.exclude),
             dispatch=self.teller,
+            settled=self.board.settled,
             force_stop=self._force_stop,
             async_tasks=self.async_tasks,
             known=known,
@@ -273,11 +274,14 @@ def memory_mb() -> float:
 
 def kill_group(code: int = 70) -> None:
     """End this process and the programs that its jobs have started, at once."""
-    if os.getpgrp() == os.getpid():
-        with suppress(OSError):
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        if os.getpgrp() == os.getpid():
+            # A handler can be set in the main thread alone; elsewhere SIGTERM asks to drain, and the exit comes first.
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.killpg(os.getpgrp(), signal.SIGTERM)
-    os._exit(code)
+    finally:
+        os._exit(code)
 
 
 def quiet_logging(name: str, *, as_json: bool, verbosity: int) -> None:

@@ -45,7 +45,7 @@ class Death:
     session_name: str
     cause: str
     counts: bool
-    started: dict[UUID, float]
+    started: dict[UUID, float] | None  # tokens of what had begun; None: can't be told
     guilty: Mapping[UUID, Outcome]
     is_orderly: bool  # it had nothing in hand, as far as it knew
     tries: int = 0
