@@ -28,12 +28,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import django
 
 if TYPE_CHECKING:
-    from django_jobs.models import Worker
+    from django.db.models import QuerySet
+
+    from django_jobs.models import JobAttempt, Worker
 
 MANAGE = [sys.executable, str(Path(__file__).with_name("manage.py"))]
 PROCESSES, THREADS = 2, 4
 LOOK_SECONDS = 1.0  # between two looks at the jobs
 STALLED_SECONDS = 60  # without any progress for so long, the demo gives up
+SETTLE_SECONDS = 0.1  # for the database to finish what a stopped process has sent to it
+RECOVERY_SECONDS = 3  # for the supervisor to notice that a process is dead, and to put back its jobs
 STOP_SECONDS = 15  # for a process to end by itself before it is killed
 SHOWN = 6  # jobs that are listed by name
 
@@ -177,11 +181,11 @@ def _watch_import(worker: subprocess.Popen[bytes]) -> bool:
         if time.monotonic() - changed > STALLED_SECONDS:
             raise DemoFailed(f"no job has ended for {STALLED_SECONDS} seconds")
         if victim is None and tally.cities >= total / 2 and (victim := _kill_a_worker(worker.pid)):
-            line.interrupt(f"kill -9 {victim.pid}: one of the two worker processes is gone, and what it had in hand.")
+            line.interrupt(f"kill -9 {victim.pid}: one of the two worker processes is gone in the middle of its work.")
     seconds = time.monotonic() - started
     line.end(f"{tally.done:,} jobs in {seconds:.0f} s, {tally.done / seconds:,.0f} a second; {tally.failed} failed.")
     if victim:
-        _show_second_attempts(since, victim)
+        _show_second_attempts(victim)
     if tally.failed:
         _show_failures(since)
     return not tally.failed
@@ -205,26 +209,36 @@ def _tally(since: datetime) -> Tally:
 
 
 def _kill_a_worker(supervisor: int) -> Worker | None:
-    """Kill one worker process while it has jobs in hand, and return its row; None if none is busy just now."""
+    """Kill one worker process in the middle of its work, and return its row; None if none was caught at it."""
     from django_jobs.models import JobLock, Worker, WorkerKind
 
     parents = Worker.objects.filter(kind=WorkerKind.SUPERVISOR, pid=supervisor, stopped_at=None).values("id")
     for process in Worker.objects.filter(kind=WorkerKind.PROCESS, parent__in=parents, stopped_at=None):
         os.kill(process.pid, signal.SIGSTOP)  # hold still, so that what we see is what it dies with
-        if JobLock.objects.filter(worker=process.pk, prefetched=False).exists():
-            os.kill(process.pid, signal.SIGKILL)
-            return process
-        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(SETTLE_SECONDS)
+        if not JobLock.objects.filter(worker=process.pk, prefetched=False).exists():
+            os.kill(process.pid, signal.SIGCONT)
+            continue
+        os.kill(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        while time.monotonic() < deadline:
+            if _lost_attempts(process).exists():
+                return process
+            time.sleep(SETTLE_SECONDS)
     return None
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------------
-def _show_second_attempts(since: datetime, victim: Worker) -> None:
-    """Name the jobs that the killed process had in hand, from the records of their lost attempts."""
+def _lost_attempts(victim: Worker) -> QuerySet[JobAttempt]:
     from django_jobs.models import AttemptOutcome, JobAttempt
 
-    lost = JobAttempt.objects.filter(outcome=AttemptOutcome.LOST, ended_at__gte=since, worker=victim.name)
-    attempts = list(lost.select_related("job").order_by("job_id"))
+    lost = JobAttempt.objects.filter(outcome=AttemptOutcome.LOST, worker=victim.name, ended_at__gte=victim.started_at)
+    return lost.select_related("job").order_by("job_id")
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------------
+def _show_second_attempts(victim: Worker) -> None:
+    """Name the jobs that the killed process had in hand, from the records of their lost attempts."""
+    attempts = list(_lost_attempts(victim))
     number = f"{len(attempts)} job{'' if len(attempts) == 1 else 's'}"
     _say(f"\nProcess {victim.pid} died with {number} in hand. Each ran again:")
     for attempt in attempts[:SHOWN]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import re
@@ -196,6 +197,7 @@ def wait_for(log: Path, pattern: str, demo: subprocess.Popen[bytes], seconds: fl
 @pytest.mark.timeout(420)
 def test_demo_imports_the_whole_data_set_and_survives_a_kill(empty_database: str, tmp_path: Path) -> None:
     """At least 20,000 records, one process killed half-way: every job succeeds, and the lost attempts are named."""
+    faulthandler.cancel_dump_traceback_later()  # this one may take longer than a test that hangs
     log = tmp_path / "demo.log"
     with running_demo(empty_database, log, "--exit") as demo:
         status = demo.wait(400)
@@ -227,7 +229,7 @@ def test_demo_tells_by_its_status_that_a_job_failed(empty_database: str, tmp_pat
     text = log.read_text()
     assert status == 1, text
     assert "; 1 failed." in text, text
-    assert re.search(r"^  send_report\(.*\): failed, \S*BadHeaderError", text, re.M), text
+    assert re.search(r"^  send_report\(.*\): failed, \S+ Header values", text, re.M), text
 
 
 @pytest.mark.process
