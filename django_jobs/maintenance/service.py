@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,12 +19,13 @@ from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from .. import db, wakeup
+from .. import db, signals, wakeup
 from ..conf import JobsSettings, jobs_settings
 from ..exceptions import UnknownTask
 from ..lifecycle import pause, sweep
 from ..lifecycle.recover import writing
 from ..lifecycle.sweep import Swept
+from ..outcomes import Event
 from ..retry import is_database_conflict
 from . import registry, requeuer
 from .looks import Looks, Pulse
@@ -102,9 +103,11 @@ class Maintenance:
         worker: UUID,
         stop: threading.Event,
         knows: Callable[[str], bool] = knows_task,
+        tell: Callable[[Sequence[Event]], None] = signals.dispatch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.using, self.worker, self.stop, self.knows, self.clock = using, worker, stop, knows, clock
+        self.tell = tell
         self.settings = jobs_settings()
         self.looks = Looks(using=using, grace=self.settings.grace, interval=self.settings.sweep_interval, clock=clock)
         self.services = make_services(self.looks, self.settings)
@@ -193,7 +196,7 @@ class Maintenance:
         if self.stop.is_set():
             return False
         try:
-            swept = take_turn(service, using=self.using, worker=self.worker, force=force)
+            swept = take_turn(service, using=self.using, worker=self.worker, force=force, tell=self.tell)
         except Exception as error:
             if self._is_lost(error):
                 raise

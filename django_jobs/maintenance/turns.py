@@ -8,7 +8,7 @@ wait until the service is due.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -20,6 +20,7 @@ from .. import db, signals, wakeup
 from ..lifecycle.recover import writing
 from ..lifecycle.sweep import Swept
 from ..models import Leader
+from ..outcomes import Event
 from ..retry import is_database_conflict
 
 logger = logging.getLogger("django_jobs.maintenance")
@@ -57,11 +58,19 @@ def due_names(*, using: str) -> set[str]:
     return set(Leader.objects.using(using).filter(next_at__lte=now).values_list("name", flat=True))
 
 
-def take_turn(service: Service, *, using: str, worker: object, force: bool = False) -> Swept | None:
+def take_turn(
+    service: Service,
+    *,
+    using: str,
+    worker: object,
+    force: bool = False,
+    tell: Callable[[Sequence[Event]], None] = signals.dispatch,
+) -> Swept | None:
     """Run one sweep if the service is due (or `force`) and nobody else is at it; return what it did, None if it was not our turn.
 
-    What was done is told to listeners and to waiting workers after the commit. Raises what the sweep raised, noted in the row,
-    and the service comes again after its interval; after a lost race (a deadlock) or a lost session it is due at once.
+    What was done is told to listeners, by `tell`, and to waiting workers after the commit. Raises what the sweep raised, noted
+    in the row, and the service comes again after its interval; after a lost race (a deadlock) or a lost session it is due at
+    once.
     """
     try:
         with writing(using) as connection:
@@ -87,7 +96,7 @@ def take_turn(service: Service, *, using: str, worker: object, force: bool = Fal
     except Exception as error:
         _note(service, using, error)
         raise
-    signals.dispatch(swept.events)
+    tell(swept.events)
     return swept
 
 

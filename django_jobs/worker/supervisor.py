@@ -130,7 +130,7 @@ class Supervisor:
         if self.options.maintenance:
             from django_jobs.maintenance.service import Maintenance
 
-            self.maintenance = Maintenance(using=self.options.direct_database, worker=self.id, stop=self._stop)
+            self.maintenance = Maintenance(using=self.options.direct_database, worker=self.id, stop=self._stop, tell=self.teller)
             threading.Thread(target=self._maintain, name="maintenance", daemon=True).start()
         if self.options.health_port is not None:
             self.health = HealthServer(self, self.options.health_host, self.options.health_port)
@@ -216,6 +216,9 @@ class Supervisor:
         header = child.board.read_header()
         if header.state == board.WORKING:
             self._restart_pause = RESTART_SECONDS[0]
+            if not child.has_worked:
+                child.has_worked = True
+                logger.info("Process %s is at work, with the process id %d.", child.name, child.process.pid)
         if header.state == board.DRAINING and not child.replaced and not child.stopping and not self._is_stopping:
             child.replaced = True  # it recycles itself
             self._start_child()
