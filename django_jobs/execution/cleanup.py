@@ -57,6 +57,16 @@ def tidy(kept: frozenset[int] = frozenset(), *, discard: bool = False) -> None:
     _close_caches()
 
 
+def free_logging() -> None:
+    """Give back locks of log handlers that this thread still has: an interruption within `logging` may leave one taken for ever."""
+    for reference in list(getattr(logging, "_handlerList", ())):
+        lock = getattr(reference() if callable(reference) else None, "lock", None)
+        for _ in range(10):  # more than any nesting
+            if lock is None or not getattr(lock, "_is_owned", bool)():
+                break
+            lock.release()
+
+
 def _opened() -> list[Any]:
     return list(connections.all(initialized_only=True))
 

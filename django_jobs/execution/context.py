@@ -102,8 +102,9 @@ class JobContext(_TaskContext):
     def heartbeat(self) -> None:
         """Say that the task is alive: a task with a `heartbeat_timeout` must do so at least that often."""
         self._check()
-        self._run.beat()
-        self._link.heartbeat(self._run.attempt)
+        with _Undisturbed(self._run):
+            self._run.beat()
+            self._link.heartbeat(self._run.attempt)
 
     def progress(self, done: float | None = None, total: float | None = None, message: str = "") -> None:
         """Show how far the task is; counts as a heartbeat. Raises `TypeError` or `ValueError` for what is no finite number."""
@@ -115,15 +116,17 @@ class JobContext(_TaskContext):
                 raise TypeError(f"progress(): {name} must be a number, not {type(number).__name__}")
             if not math.isfinite(number):
                 raise ValueError(f"progress(): {name} must be finite, not {number}")
-        self._run.beat()
         text = serializers.clean_text(str(message), conf.jobs_settings().max_message_chars) if message else ""
-        self._link.progress(self._run.attempt, done, total, text)
+        with _Undisturbed(self._run):
+            self._run.beat()
+            self._link.progress(self._run.attempt, done, total, text)
 
     def save(self, output: Any) -> None:
         """Store a partial result, replacing the one before. Raises `InvalidArguments` for what JSON can't hold."""
         self._check()
         value = serializers.to_json(output, serializer=self._run.attempt.serializer, path="output")
-        self._link.save(self._run.attempt, value)
+        with _Undisturbed(self._run):
+            self._link.save(self._run.attempt, value)
 
     def log(self, message: object, *args: object) -> None:
         """Keep a line with the attempt. `args` are merged as `logging` does; what does not fit in is cut out of the middle."""
@@ -132,14 +135,33 @@ class JobContext(_TaskContext):
         if args:
             text = text % args
         run = self._run
-        with run.lock:
-            if run.logs is None:
-                run.logs = LogLines(conf.jobs_settings().max_log_chars)
-        run.logs.add(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")
+        limit = conf.jobs_settings().max_log_chars
+        with _Undisturbed(run):
+            with run.lock:
+                if run.logs is None:
+                    run.logs = LogLines(limit)
+            run.logs.add(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")
 
     def _check(self) -> None:
         if self._run.has_ended:
             raise AttemptLost(f"Attempt {self.attempt} of job {self.job_id} is over: it can say nothing any more.")
+
+
+class _Undisturbed:
+    """Keeps interruptions out of a few lines that use the worker's own locks."""
+
+    __slots__ = ("_holds", "_run")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._holds = False
+
+    def __enter__(self) -> None:
+        self._holds = self._run.hold_off()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._holds:
+            self._run.let_in()
 
 
 class LogLines:

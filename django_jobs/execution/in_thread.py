@@ -47,6 +47,8 @@ def _call(stage: Stage, run: ThreadRun, args: Any, kwargs: Any) -> None:
     """Call the task's function, in everybody's sight."""
     stage.enter(run)
     run.call(run.plan.function, args, kwargs)
+    if run.stops:
+        cleanup.free_logging()
     stage.leave(run)
 
 

@@ -14,6 +14,9 @@ lock taken by `with` is always given back, and `disarm()` may be interrupted and
 The exception that is raised is a class made for that one stop; it notes that it was really raised, as one that was taken
 back while still pending has not stopped anybody: then the function returned in time, and what it returned stands.
 
+Code of ours that a task calls (its context) may hold a lock that the whole process needs: it is run between `hold_off()` and
+`let_in()`, and an interruption that comes meanwhile is raised after it.
+
 A run on an event loop is stopped by `Task.cancel()` on that loop, in the task that holds nothing but the job's coroutine.
 """
 
@@ -161,6 +164,13 @@ class Run:
         if self.restored is not None:
             self.restored.close()
 
+    def hold_off(self) -> bool:
+        """Put off interruptions until `let_in()`. Return False where there is nothing to put off."""
+        return False
+
+    def let_in(self) -> None:
+        """End what `hold_off()` began."""
+
     def info(self) -> RunInfo:
         """Describe this run for the worker."""
         return RunInfo(self.attempt.token, self.attempt.job_id, self.attempt.task, self.ident, self.native_id, self.started)
@@ -186,7 +196,29 @@ class Run:
 class ThreadRun(Run):
     """A run in the thread that made this object."""
 
-    __slots__ = ()
+    __slots__ = ("_deferred", "_holds")
+
+    def __init__(self, attempt: Attempt, plan: Plan) -> None:
+        super().__init__(attempt, plan)
+        self._holds = 0
+        self._deferred: Stop | None = None
+
+    def hold_off(self) -> bool:
+        """Put off interruptions until `let_in`, if this is the run's own thread; none is pending after this."""
+        if threading.get_ident() != self.ident:
+            return False
+        with self.lock:
+            self._holds += 1
+        return True
+
+    def let_in(self) -> None:
+        """Raise what was put off."""
+        with self.lock:
+            self._holds -= 1
+            stop = self._deferred
+            if stop is not None and not self._holds and self.is_armed:
+                self._deferred = None
+                self._raise(stop)
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         """Call `function`; set `value` or `error`. Never raises, and leaves no interruption pending.
@@ -236,6 +268,12 @@ class ThreadRun(Run):
                 self.error = error
 
     def _deliver(self, stop: Stop) -> bool:
+        if self._holds:
+            self._deferred = stop
+            return True
+        return self._raise(stop)
+
+    def _raise(self, stop: Stop) -> bool:
         is_set = _set_async_exception(self.ident, _interruption(stop)) == 1
         if wake_signal is not None and self.ident == threading.main_thread().ident:
             signal.pthread_kill(self.ident, wake_signal)
@@ -254,8 +292,14 @@ class LoopRun(Run):
 
     def stack(self, frames: Mapping[int, FrameType]) -> list[str]:
         """Return where the coroutine waits."""
-        stack = self.task.get_stack() if self.task is not None else []
-        return [line for frame in stack for line in traceback.format_stack(frame, limit=1)]
+        lines: list[str] = []
+        link: Any = self.task.get_coro() if self.task is not None else None
+        while link is not None:
+            frame = getattr(link, "cr_frame", None) or getattr(link, "gi_frame", None)
+            if frame is not None:
+                lines += traceback.format_stack(frame, limit=1)
+            link = getattr(link, "cr_await", None) or getattr(link, "gi_yieldfrom", None)
+        return lines
 
     def _deliver(self, stop: Stop) -> bool:
         try:
