@@ -15,7 +15,7 @@ MAX_SECONDS: Final = 36_525 * 86_400.0
 _UNITS: Final = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1, "ms": 0.001}
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 #: Each unit at most once, the larger before the smaller.
-_TEXT: Final = re.compile(r"\s*".join(f"(?:({_NUMBER})\\s*{unit}(?![a-z]))?" for unit in _UNITS))
+_TEXT: Final = re.compile(r"\s*".join(f"(?:({_NUMBER})\\s*{unit})?" for unit in _UNITS))
 _PLAIN: Final = re.compile(_NUMBER)
 _MICROSECONDS: Final = 1_000_000
 _HOW: Final = "use seconds, a timedelta, or text such as '10m', '90s' or '1w2d7h'"

@@ -180,7 +180,7 @@ class Copier:
         hint = next((_HINTS[base.__name__] for base in kind.__mro__ if base.__name__ in _HINTS), "")
         if not hint and any(f"{base.__module__}.{base.__name__}" == "django.db.models.base.Model" for base in kind.__mro__):
             hint = "pass its primary key, or use serializer='typed'"
-        return Refused(f"a {_name(kind)} can't be stored as JSON" + (f": {hint}" if hint else ""))
+        return Refused(f"Unsupported type: a {_name(kind)} can't be stored as JSON" + (f": {hint}" if hint else ""))
 
     def too_large(self) -> Refused:
         """Return the refusal of a value that is too large."""

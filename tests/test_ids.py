@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -51,7 +52,7 @@ def test_ids_rise_strictly_and_as_text_too() -> None:
 def test_ids_rise_whatever_the_clock_does(clock: list[float]) -> None:
     with mock.patch.object(ids, "_last", 0), mock.patch.object(ids.time, "time", side_effect=clock):
         made = [ids.uuid7() for _ in clock]
-    assert all(earlier < later for earlier, later in zip(made, made[1:], strict=False))
+    assert all(earlier < later for earlier, later in itertools.pairwise(made))
     assert all(each.version == 7 and each.variant == uuid.RFC_4122 for each in made)
     # An id is never older than the clock said, nor newer than the clock ever was (give or take the counter's carry).
     assert all(milliseconds(each) >= int(now * 1000) for each, now in zip(made, clock, strict=True))

@@ -338,7 +338,7 @@ def test_the_settings_bound_arguments_and_results(settings: Any) -> None:
 
 def test_a_small_value_that_unfolds_to_a_huge_one_is_refused_early() -> None:
     """Lists that share: 10**20 nodes on the way to JSON, in a value of 20 lists."""
-    value: Any = ["x"]
+    value: Any = [1]
     for _ in range(20):
         value = [value] * 10
     with pytest.raises(InvalidArguments, match="bytes"):

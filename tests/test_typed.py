@@ -105,6 +105,12 @@ def test_the_same_value_has_the_same_text(value: Any) -> None:
     assert dumps(result_to_json(value, "typed")) == dumps(result_to_json(through(value), "typed"))
 
 
+def test_a_set_has_the_same_text_in_whatever_order_it_was_filled() -> None:
+    one, other = {0, 8}, {8, 0}  # they meet in one place of the hash table, so that the first one in comes out first
+    assert list(one) != list(other)
+    assert to_json([one], serializer="typed") == to_json([other], serializer="typed")
+
+
 def test_the_form_of_a_stored_value_is_plain() -> None:
     stored = to_json({"at": datetime(2024, 5, 1, 12, tzinfo=ZoneInfo("Europe/Paris"))}, serializer="typed")
     assert stored == {"at": {"$type": "datetime", "value": "2024-05-01T12:00:00+02:00", "zone": "Europe/Paris"}}
@@ -215,6 +221,15 @@ def test_nothing_larger_than_the_bound_is_accepted(value: Any, bound: int) -> No
         assert size > bound
     else:
         assert value is None or size <= bound
+
+
+def test_the_bound_counts_what_the_tags_take() -> None:
+    value = [frozenset()] * 100
+    size = len(dumps(to_json(value, serializer="typed")))
+    to_json(value, serializer="typed", max_bytes=size)
+    for bound in range(1_000, size, 100):
+        with pytest.raises(InvalidArguments, match="bytes"):
+            to_json(value, serializer="typed", max_bytes=bound)
 
 
 # --- enums ---
