@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m example_project.demo", description="Import an atlas with background jobs.")
     parser.add_argument("--exit", action="store_true", help="end when all jobs are done; status 0 only if each of them succeeded")
     options = parser.parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)  # as Ctrl-C: clean up, then go
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)  # each means: clean up, then go
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
     django.setup()
     with tempfile.TemporaryDirectory(prefix="atlas-demo-") as folder:

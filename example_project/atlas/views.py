@@ -89,7 +89,9 @@ def progress(request: HttpRequest) -> JsonResponse:
 
 def _progress() -> dict[str, Any]:
     counts = City.objects.aggregate(total=Count("pk"), done=Count("pk", filter=Q(described_at__isnull=False)))
-    return counts | {"running": counts["done"] < counts["total"]}
+    # The page loads itself again when there is a part that it does not have yet.
+    parts = Country.objects.exists() + NightlyReport.objects.exists()
+    return counts | {"running": counts["done"] < counts["total"], "parts": parts}
 
 
 def _latest(*, running: bool) -> list[City]:

@@ -9,7 +9,7 @@ async function followImport(box) {
   let before = null;
   let seen = box.hasAttribute("data-running");
   for (;;) {
-    await wait(seen ? 1 : 5);
+    await wait(seen ? 1 : 3);
     if (document.hidden) continue; // a tab in the background asks nothing
     let now;
     try {
@@ -18,6 +18,7 @@ async function followImport(box) {
       $("rate").textContent = "the site does not answer";
       continue;
     }
+    if (now.parts > Number(box.dataset.parts)) return location.reload();
     const time = performance.now() / 1000;
     $("done").textContent = number.format(now.done);
     $("total").textContent = number.format(now.total);
