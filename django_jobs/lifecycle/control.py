@@ -1,8 +1,9 @@
 """What a person or a program may do to jobs: cancel, requeue, mark as done, run now, delete. No task is imported for any of it.
 
-Each verb takes ids and reports per job. It never waits for another transaction: a job that somebody else has locked at this
-moment is refused with that reason (a cancel is left as a request). Which statuses a verb may leave is read from `statuses`; a
-job's row is locked and read in one statement, and updated on the condition that it still is what was read.
+Each verb takes ids and reports per job. It never waits for another transaction's row: a job that somebody else has locked at
+this moment is refused with that reason (a cancel is left as a request). Only a requeue waits, for a transaction that is just
+storing a job with the same unique key. Which statuses a verb may leave is read from `statuses`; a job's row is locked and read
+in one statement, and updated on the condition that it still is what was read.
 
 A running job belongs to its worker. So cancel and delete insert a request, a row of its own that locks nothing of the job: a
 web request that stays open for minutes stalls nobody. Whoever ends the attempt acts on the request; maintenance

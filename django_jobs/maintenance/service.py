@@ -42,6 +42,8 @@ PRUNE_REST_SECONDS: Final = 0.1
 UNKNOWN_SECONDS: Final = 5.0
 #: The pause of the loop, at least: due work is taken in one go.
 MIN_WAIT_SECONDS: Final = 0.01
+#: The pause, at most, whatever SWEEP_INTERVAL says: MariaDB ends a session that is silent for 15 s, and a new one judges nothing.
+MAX_WAIT_SECONDS: Final = 5.0
 FIRST_RETRY_SECONDS: Final = 0.25
 
 
@@ -149,7 +151,7 @@ class Maintenance:
         if full:
             return MIN_WAIT_SECONDS
         # Not later than the first thing that is known to become due: a scheduled job, a lock row's expiry, a judgement.
-        times = [self.settings.sweep_interval, self.looks.wait() + self.clock() - began]
+        times = [self.settings.sweep_interval, MAX_WAIT_SECONDS, self.looks.wait() + self.clock() - began]
         times += [seconds for seconds in (pulse.due, pulse.expiry) if seconds is not None and seconds > 0]
         return max(MIN_WAIT_SECONDS, min(times) - (self.clock() - began))
 

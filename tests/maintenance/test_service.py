@@ -22,7 +22,7 @@ from django_jobs.models import CancelRequest, Job, JobLock, Leader, Worker
 from django_jobs.outcomes import Event
 from django_jobs.signals import job_failed, job_retrying
 from django_jobs.statuses import Parked, Status
-from tests.support.jobs import Clock, expire, make_job, running_job
+from tests.support.jobs import Clock, claim_jobs, expire, make_job, running_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,6 +147,13 @@ def test_the_loop_waits_no_longer_than_until_the_next_thing_is_due(maintenance: 
     assert maintenance.cycle() <= 0.4
 
 
+def test_a_long_interval_does_not_let_the_session_fall_asleep(settings: Any) -> None:
+    settings.DJANGO_JOBS = {"SWEEP_INTERVAL": 60}
+    maintenance = Maintenance(using="default", worker=uuid.uuid4(), stop=threading.Event())
+    maintenance.cycle()
+    assert 1 < maintenance.cycle() <= 5
+
+
 def test_a_full_batch_goes_on_at_once(maintenance: Maintenance) -> None:
     now = db.server_now(connection)
     jobs = [Job(task="t", status=Status.SCHEDULED, due_at=now, enqueued_at=now) for _ in range(501)]
@@ -225,6 +232,28 @@ def test_the_loop_runs_in_a_thread_and_stops_when_told() -> None:
     health = maintenance.health()
     assert health["last_look_seconds"] is not None
     assert health["services"]["stager"]["touched"] >= 0
+
+
+@pytest.mark.slow
+def test_b08_a_dead_workers_job_is_ready_again_within_the_grace_and_two_seconds(settings: Any) -> None:
+    """By the real clock. The worker claimed the job, its row lives for one grace, and nothing is heard of it again."""
+    grace = 2.0
+    settings.DJANGO_JOBS = {"GRACE": grace, "SWEEP_INTERVAL": 1}
+    stop = threading.Event()
+    maintenance = Maintenance(using="default", worker=uuid.uuid4(), stop=stop)
+    thread = threading.Thread(target=maintenance.run, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: (maintenance.health()["session_seconds"] or 0) >= grace)
+        make_job()
+        begin = time.monotonic()
+        [attempt] = claim_jobs(grace=grace)
+        wait_until(lambda: Job.objects.filter(id=attempt.job_id, status=Status.READY).exists())
+        took = time.monotonic() - begin
+    finally:
+        stop.set()
+        thread.join(10)
+    assert grace < took < grace + 2.0
 
 
 @pytest.mark.slow
