@@ -167,9 +167,9 @@ def _report(admin: JobAdmin, request: HttpRequest, verb: Verb, outcome: Outcome)
 
 def _lines(admin: JobAdmin, refused: dict[UUID, str]) -> SafeString:
     shown: list[tuple[Any, ...]] = [(admin.url("change", job_id), job_id, why) for job_id, why in list(refused.items())[:SHOWN]]
-    lines = format_html_join("", '<li><a href="{}"><code>{}</code></a> {}</li>', shown)
+    lines = format_html_join("", '<span class="dj-refusal"><a href="{}"><code>{}</code></a> {}</span>', shown)
     if len(refused) > SHOWN:
         reasons = Counter(refused.values()).most_common(5)
-        lines = format_html("{}<li>{}</li>", lines, _("… and more; by reason:"))
-        lines += format_html_join("", "<li>{} × {}</li>", ((number, why) for why, number in reasons))
-    return format_html('<ul class="dj-refusals">{}</ul>', lines)
+        lines = format_html('{}<span class="dj-refusal">{}</span>', lines, _("… and more; by reason:"))
+        lines += format_html_join("", '<span class="dj-refusal">{} × {}</span>', ((number, why) for why, number in reasons))
+    return lines  # no list: Django's messages are one, and style all items within
