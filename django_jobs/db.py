@@ -185,6 +185,9 @@ class PostgreSQL(Dialect):
         # One message to the server: no stall of this process can fall between the commit and the locks. The simple query
         # protocol takes several statements only without parameters. Uses the primary key of the lock table.
         parts = []
+        if refresh and not is_open:
+            parts.append(self.begin_sql)
+            is_open = True
         if refresh:
             pairs = ",".join(f"('{job}'::uuid,'{token}'::uuid)" for job, token in refresh.items())
             parts.append(

@@ -30,9 +30,10 @@ from django.db import DatabaseError, InterfaceError
 
 from django_jobs import db, wakeup
 from django_jobs.lifecycle.claim import claim, promote, unclaim
-from django_jobs.lifecycle.fence import CancelWish, Note, cancel_wishes, tokens_present, tokens_recorded, write_notes
+from django_jobs.lifecycle.fence import CancelWish, Note, cancel_wishes, tokens_recorded, write_notes
 from django_jobs.lifecycle.record import record
 from django_jobs.outcomes import Attempt, Event, Finished, HandedBack
+from django_jobs.worker.hold import Hands, InHand, boottime
 from django_jobs.worker.pool import Pool
 from django_jobs.worker.queues import QueueWatch
 
@@ -56,41 +57,6 @@ class Stops(Protocol):
     """What the control loop asks of an executor."""
 
     def cancel(self, token: UUID, reason: str = "") -> bool: ...
-
-
-@dataclass(slots=True)
-class InHand:
-    """An attempt whose lock row is ours."""
-
-    attempt: Attempt
-    refreshed: float  # monotonic: when its `expires_at` was last written
-    cancelled: bool = False
-
-
-class Confirmation:
-    """When the database last confirmed that the rows in hand are held; read by the guard in another thread.
-
-    Counted on the clock that goes on while the machine sleeps, from the *sending* of the statement that was confirmed.
-    """
-
-    def __init__(self) -> None:
-        self.at = boottime()
-        self.has_rows = False
-
-    def confirm(self, sent_at: float, *, has_rows: bool) -> None:
-        """Take note of an answer."""
-        self.at = sent_at
-        self.has_rows = has_rows
-
-    def age(self) -> float:
-        """Return for how many seconds nothing was confirmed, 0 if nothing is in hand."""
-        return boottime() - self.at if self.has_rows else 0.0
-
-
-def boottime() -> float:
-    """Return a clock that also counts while the machine is suspended, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 @dataclass(slots=True)
@@ -136,12 +102,11 @@ class Control:
     on_cycle: Callable[[Control], None] = lambda control: None
     wake: threading.Event = field(default_factory=threading.Event)
     counters: Counters = field(default_factory=Counters)
-    confirmation: Confirmation = field(default_factory=Confirmation)
 
     def __post_init__(self) -> None:
         self.connection = db.control_connection(self.options.alias)
         self.dialect = db.dialect(self.connection)
-        self.in_hand: dict[UUID, InHand] = {}
+        self.hands = Hands(self.connection, grace=self.options.grace, slice=self.options.slice, on_taken=self._taken)
         self.draining = False
         self.stopped = threading.Event()
         self._ahead: list[tuple[float, Attempt]] = []  # held, prefetched, not yet promoted
@@ -150,15 +115,11 @@ class Control:
         self._uncertain = False  # a commit was sent and its answer never came
         self._notes: dict[UUID, Note] = {}
         self._notes_lock = threading.Lock()
-        self._is_open = False  # our transaction is open
-        self._wrote = False  # it has written something, which must not wait for the slice's end
         self._connected = False
         self._is_complaining = False
         self._look_again_at = 0.0
         self._empty: set[str] = set()  # kinds of which the last claim found less than it wanted
         self._next_poll = self._next_cancel = 0.0
-        self._last_hold = 0.0
-        self._unconfirmed: set[UUID] = set()  # tokens that the last hold did not list
 
     # -- from other threads
 
@@ -179,7 +140,7 @@ class Control:
     def is_idle(self) -> bool:
         """Whether there was nothing to claim at the last look, and nothing is in hand."""
         kinds = {THREADS, LOOP} if self.async_tasks else {THREADS}
-        return self._connected and self._empty >= kinds and not self.in_hand and not self._to_record and not self._later
+        return self._connected and self._empty >= kinds and not self.hands.items and not self._to_record and not self._later
 
     def woken(self, queue: str) -> None:
         """There is work in `queue`: claim now, and look again a little later."""
@@ -216,7 +177,7 @@ class Control:
 
     def _is_over(self) -> bool:
         return self.draining and not (
-            self.in_hand or self._to_record or self._later or self.pool.has_finished or self.pool.running
+            self.hands.items or self._to_record or self._later or self.pool.has_finished or self.pool.running
         )
 
     def _timeout(self) -> float:
@@ -231,8 +192,8 @@ class Control:
             until = min(until, max(self._next_poll, now))
             if self._look_again_at > now:
                 until = min(until, self._look_again_at)
-        if self.in_hand:
-            until = min(until, self._last_hold + self.options.slice, self._next_cancel)
+        if self.hands.items:
+            until = min(until, self.hands.last_hold + self.options.slice, self._next_cancel)
         if self._ahead or self.pool.waiting:
             until = min(until, now + HAND_BACK_SECONDS / 4)
         if self._later:
@@ -246,17 +207,16 @@ class Control:
         self.connection.close()
         self.connection.connect()
         self.dialect.prepare_session(self.connection, name=f"django_jobs {self.worker}")
-        self._is_open = False
-        rows = self._rows()
+        self.hands.lost()
+        rows = bool(self.hands.items)
         if rows:
-            self._hold(dict(rows), rows)
-            self._look_for_taken()
+            self.hands.hold(everything=True)
         self._resolve_uncertain()
         self._connected = True
         if not rows:
-            self.confirmation.confirm(sent_at, has_rows=False)
+            self.hands.confirmation.confirm(sent_at, has_rows=False)
         if self.counters.cycles:
-            logger.info("Worker %s has its database connection again; %d jobs in hand.", self.name, len(self.in_hand))
+            logger.info("Worker %s has its database connection again; %d jobs in hand.", self.name, len(self.hands.items))
 
     def _resolve_uncertain(self) -> None:
         """Find out what became of the commit whose answer was lost."""
@@ -264,14 +224,12 @@ class Control:
             return
         pending = {item.attempt.job_id: item.attempt.token for item in self._to_record}
         landed = tokens_recorded(self.connection, pending)
-        for item in self._to_record:
-            if item.attempt.token in landed:
-                self._forget(item.attempt.token)
+        self.hands.drop(landed)
         self.settled(landed)
         self._to_record = [item for item in self._to_record if item.attempt.token not in landed]
-        self._begin()
-        given = unclaim(self.connection, self.worker, keep=set(self.in_hand) | set(pending.values()))
-        self._hold({}, self._rows())
+        self.hands.begin()
+        given = unclaim(self.connection, self.worker, keep=set(self.hands.items) | set(pending.values()))
+        self.hands.hold()
         self.counters.handed_back += given
         self._uncertain = False
 
@@ -282,8 +240,9 @@ class Control:
             logger.warning("Worker %s has no database connection: %s", self.name, error)
         self._is_complaining = error is not None
         if error is not None and self.dialect.is_refusal(error):
-            self.confirmation.confirm(boottime(), has_rows=bool(self.in_hand))
-        self._connected = self._is_open = False
+            self.hands.confirmation.confirm(boottime(), has_rows=bool(self.hands.items))
+        self._connected = False
+        self.hands.lost()
         with suppress(Exception):
             self.connection.close()
         self._hand_back(
@@ -298,25 +257,14 @@ class Control:
         """A statement failed, the session lives: undo the cycle and hold again before anything else. False: reconnect."""
         logger.warning("A cycle of worker %s failed and is undone: %s", self.name, error)
         try:
-            with self.connection.cursor() as cursor:
-                if self._is_open:
-                    cursor.execute("ROLLBACK")
-            self._is_open = False
+            self.hands.undo()
+            self.hands.hold(everything=True)
             self._uncertain = True  # the failure may have come after the commit, from the statement behind it
             self._resolve_uncertain()
-            self._hold(self._rows(), self._rows())
         except (DatabaseError, InterfaceError):
             return False
         self.wake.wait(0.1)
         return True
-
-    def _begin(self) -> None:
-        """Make sure that a transaction is open, for a write."""
-        self._wrote = True
-        if not self._is_open:
-            with self.connection.cursor() as cursor:
-                cursor.execute(self.dialect.begin_sql)
-            self._is_open = True
 
     # -- one cycle
 
@@ -329,12 +277,12 @@ class Control:
         events: list[Event] = []
         done: list[UUID] = []
         if self._to_record:
-            self._begin()
+            self.hands.begin()
             if not self.listens:
                 self._next_poll = 0.0  # no notification tells of a follow-up that these jobs have enqueued
             result = record(self.connection, self._to_record, worker_name=self.name)
             events, done = result.events, result.done + result.fenced
-            self._note_fenced(result.fenced)
+            self._taken([self.hands.items[token] for token in result.fenced if token in self.hands.items])
             later = [(now + LATER_SECONDS, item) for item in result.later]
         else:
             later = []
@@ -342,7 +290,7 @@ class Control:
         promoted = self._promote()
         claimed = self._claim(now)
         self._commit(done, later, promoted, claimed, events)
-        if self.in_hand and now >= self._next_cancel:
+        if self.hands.items and now >= self._next_cancel:
             self._next_cancel = now + CANCEL_SECONDS
             self._heed_cancels()
 
@@ -365,10 +313,10 @@ class Control:
     def _write_notes(self) -> None:
         with self._notes_lock:
             notes, self._notes = self._notes, {}
-        live = [note for token, note in notes.items() if token in self.in_hand]
+        live = [note for token, note in notes.items() if token in self.hands.items]
         if not live:
             return
-        self._begin()
+        self.hands.begin()
         try:
             write_notes(self.connection, live)
         except (DatabaseError, InterfaceError):
@@ -381,9 +329,9 @@ class Control:
         if not self._ahead or self.draining:
             return []
         room = self.pool.free_threads + self.pool.lookahead(AHEAD_SECONDS, BATCH) - self.pool.waiting
-        chosen = [attempt for _, attempt in self._ahead[: max(room, 0)] if attempt.token not in self._unconfirmed]
+        chosen = [attempt for _, attempt in self._ahead[: max(room, 0)] if self.hands.may_start(attempt)]
         if chosen:
-            self._begin()
+            self.hands.begin()
             promote(self.connection, chosen)
         return chosen
 
@@ -396,7 +344,7 @@ class Control:
         if self.async_tasks:
             wanted[LOOP] = min(BATCH, self.pool.free_async)
         if self.options.max_jobs is not None:
-            left = self.options.max_jobs - self.counters.done - len(self.in_hand)
+            left = self.options.max_jobs - self.counters.done - len(self.hands.items)
             for kind in wanted:
                 wanted[kind] = max(0, min(wanted[kind], left))
                 left -= wanted[kind]
@@ -410,12 +358,12 @@ class Control:
         if not wanted:
             return []
         self._next_poll = now + self.options.poll
-        if not self._is_open and not self._is_work_likely():
+        if not self.hands.is_open and not self._is_work_likely():
             self._empty.update(wanted)
             return []
         self.queues.refresh(self.connection, now)
         if self.connection.vendor != "postgresql":
-            self._begin()  # elsewhere a claim is several statements
+            self.hands.begin()  # elsewhere a claim is several statements
         claimed: list[Attempt] = []
         for kind, count in wanted.items():
             found = self._claim_kind(kind, count)
@@ -459,26 +407,22 @@ class Control:
         events: list[Event],
     ) -> None:
         """Commit the cycle and hold what is in hand; then, and only then, start functions and tell listeners."""
-        now = time.monotonic()
-        for token in done:
-            self._forget(token)
-        for attempt in claimed:
-            self.in_hand[attempt.token] = InHand(attempt, now)
-        due = not self._last_hold or now - self._last_hold >= self.options.slice
-        if not (self._is_open or claimed or (self.in_hand and due)):
+        hands = self.hands
+        ours = [hands.items[token] for token in done if token in hands.items]
+        hands.drop(done)
+        hands.take(claimed)
+        if not (hands.is_open or claimed or (hands.items and hands.is_due)):
             return
-        if self._is_open and self.in_hand and self.dialect.row_locks and not (self._wrote or claimed or due):
+        if hands.is_open and hands.items and self.dialect.row_locks and not (hands.wrote or claimed or hands.is_due):
             return  # only looked: the open transaction goes on holding
         if done or claimed:
             self._uncertain = True
         try:
-            self._hold(self._to_refresh(now), self._rows())
+            hands.hold()
         except (DatabaseError, InterfaceError):
             # Not in hand until a hold has listed it: what was claimed is looked for after the reconnect.
-            for attempt in claimed:
-                self.in_hand.pop(attempt.token, None)
-            for item in self._to_record:
-                self.in_hand.setdefault(item.attempt.token, InHand(item.attempt, now))
+            hands.drop(attempt.token for attempt in claimed)
+            hands.take(item.attempt for item in ours)
             raise
         self._uncertain = False
         recorded, self._to_record = self._to_record, []
@@ -490,76 +434,33 @@ class Control:
         if events:
             self.dispatch(events)
 
-    def _to_refresh(self, now: float) -> dict[UUID, UUID]:
-        """Return the rows whose `expires_at` must move on; those claimed just now are fresh."""
-        limit = now - self.options.slice * 0.9
-        rows = {}
-        for token, item in self.in_hand.items():
-            if item.refreshed <= limit and token not in self._unconfirmed:
-                rows[item.attempt.job_id] = token
-        return rows
-
-    def _rows(self) -> dict[UUID, UUID]:
-        return {item.attempt.job_id: token for token, item in self.in_hand.items()}
-
-    def _hold(self, refresh: dict[UUID, UUID], rows: dict[UUID, UUID]) -> None:
-        sent_at, now = boottime(), time.monotonic()
-        if not self.dialect.row_locks and not self._is_open:
-            self._begin()
-        held = self.dialect.hold(self.connection, refresh, rows, self.options.grace, is_open=self._is_open)
-        self._is_open = bool(rows) and self.dialect.row_locks
-        self._wrote = False
-        self._last_hold = now
-        for token in refresh.values():
-            if token in self.in_hand:
-                self.in_hand[token].refreshed = now
-        self._unconfirmed = set(rows.values()) - held
-        self.confirmation.confirm(sent_at, has_rows=bool(rows))
-        if self._unconfirmed:
-            self._look_for_taken()
-
-    def _look_for_taken(self) -> None:
-        """Find out about rows that the hold did not list: locked by somebody who looks (tried again), or gone (taken over)."""
-        rows = {self.in_hand[t].attempt.job_id: t for t in self._unconfirmed if t in self.in_hand}
-        if not rows:
-            return
-        present = tokens_present(self.connection, rows)
-        gone = set(rows.values()) - present
-        self._note_fenced(gone)
-        for token in gone:
-            self._forget(token)
-        self.settled(gone)
-        self._unconfirmed = present
-
-    def _note_fenced(self, tokens: Iterable[UUID]) -> None:
-        for token in tokens:
-            item = self.in_hand.get(token)
-            if item is not None:
-                logger.warning("Job %s was taken over from worker %s: its copy here is stopped.", item.attempt.job_id, self.name)
-                self.counters.fenced += 1
-                self.executor.cancel(token, "the attempt was taken over")
-
-    def _forget(self, token: UUID) -> None:
-        self.in_hand.pop(token, None)
-        self._unconfirmed.discard(token)
+    def _taken(self, items: Iterable[InHand]) -> None:
+        """These attempts were taken over: stop their copies here, and drop their outcomes."""
+        tokens = set()
+        for item in items:
+            logger.warning("Job %s was taken over from worker %s: its copy here is stopped.", item.attempt.job_id, self.name)
+            self.counters.fenced += 1
+            self.executor.cancel(item.attempt.token, "the attempt was taken over")
+            tokens.add(item.attempt.token)
+        self.settled(tokens)
+        self._to_record = [item for item in self._to_record if item.attempt.token not in tokens]
 
     def _start(self, promoted: list[Attempt], claimed: list[Attempt]) -> None:
         """Hand attempts to the pool: only those whose token the last hold has listed."""
         now = time.monotonic()
         begun = {attempt.token for attempt in promoted}
         self._ahead = [(since, attempt) for since, attempt in self._ahead if attempt.token not in begun]
-        start = [attempt for attempt in promoted if attempt.token in self.in_hand]
-        for attempt in claimed:
-            if attempt.token not in self.in_hand:
-                continue
+        start = []
+        for attempt in [*promoted, *claimed]:
+            if attempt.token not in self.hands.items:
+                continue  # taken over between the claim and the hold
             if not self.known(attempt.task):
                 self.queues.unknown(attempt.task)
                 self._hand_back([attempt], "no task of this name is known to the worker that looked", parked="unknown_task")
-            elif attempt.prefetched or attempt.token in self._unconfirmed:
-                self._ahead.append((now, attempt))
-            else:
+            elif self.hands.may_start(attempt) and (attempt.token in begun or not attempt.prefetched):
                 start.append(attempt)
-        start = [attempt for attempt in start if attempt.token not in self._unconfirmed]
+            else:
+                self._ahead.append((now, attempt))
         if start:
             self.pool.put(start)
         if any(isinstance(item.outcome, HandedBack) for item in self._to_record):
@@ -568,9 +469,9 @@ class Control:
     # -- cancels
 
     def _heed_cancels(self) -> None:
-        wishes = cancel_wishes(self.connection, [item.attempt.job_id for item in self.in_hand.values()])
+        wishes = cancel_wishes(self.connection, [item.attempt.job_id for item in self.hands.items.values()])
         by_job: dict[UUID, CancelWish] = {wish.job_id: wish for wish in wishes}
-        for token, item in self.in_hand.items():
+        for token, item in self.hands.items.items():
             wish = by_job.get(item.attempt.job_id)
             if wish is None:
                 continue

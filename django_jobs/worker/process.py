@@ -178,7 +178,7 @@ class Process:
 
         settings = jobs_settings()
         limit = settings.grace - settings.slice
-        age = self.control.confirmation.age()
+        age = self.control.hands.confirmation.age()
         if age > limit and self._was_late:
             # Twice in a row, so that a process that was stopped meanwhile has had the time to read the answer that waits for it.
             logger.critical(
@@ -217,7 +217,7 @@ class Process:
 
         control = self.control
         state = board.STOPPED if stopped else board.DRAINING if control.draining else board.WORKING
-        busy = len(control.in_hand)
+        busy = len(control.hands.items)
         self.board.header(state, self.pool.running, busy, control.counters.done, self.memory_mb, idle=control.is_idle)
 
     def _listen(self) -> None:
