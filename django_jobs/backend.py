@@ -20,11 +20,12 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils import timezone, translation
 
-from . import conf, options, retry, serializers, signals
+from . import conf, retry, serializers, signals
 from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
 from .durations import MAX_SECONDS
 from .exceptions import InvalidArguments, InvalidOption
 from .ids import uuid7s
+from .options import PRIORITY_MAX, PRIORITY_MIN
 from .queues import check_queue_name
 from .registry import check_is_findable, register
 from .results import DJANGO_STATUS, JobResult, from_row
@@ -68,8 +69,10 @@ class JobsBackend(BaseTaskBackend):
         """Raise `InvalidTask` unless this back end can store jobs of `task`; the message names the field."""
         if not inspect.isroutine(task.func):
             raise InvalidTask("Task function must be defined at a module level.")
+        priority = task.priority
+        if isinstance(priority, bool) or not isinstance(priority, int | float) or priority != priority:
+            raise InvalidTask(f"priority must be a whole number between {PRIORITY_MIN} and {PRIORITY_MAX}.")
         try:
-            options.check_priority(task.priority)
             check_queue_name(task.queue_name)
         except InvalidOption as error:
             raise InvalidTask(str(error)) from error

@@ -62,18 +62,6 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def check_priority(value: Any, field: str = "priority") -> int:
-    """Return `value` as an int if it is a whole number from -100 to 100. Raises `InvalidOption`."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not PRIORITY_MIN <= value <= PRIORITY_MAX
-        or int(value) != value
-    ):
-        raise InvalidOption(field, f"must be a whole number between {PRIORITY_MIN} and {PRIORITY_MAX}, not {value!r}.")
-    return int(value)
-
-
 def seconds(value: Any, field: str) -> float:
     """Return a duration (see `durations.parse_duration`) in seconds; numbers may be negative. Raises `InvalidOption`."""
     if isinstance(value, timedelta):

@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from django.db import DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 #: A connection that runs fewer of these statements is not worth the question.
 WORTH_IT: Final = 4
+
+#: The prepared statement was dropped (DISCARD, DEALLOCATE), or the table was altered under it. Nothing was done.
+_STALE: Final = frozenset({"26000", "0A000"})
 
 #: Driver's connection -> statements run so far, or a cursor for prepared ones, or None: not safe here.
 _sessions: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -76,5 +80,10 @@ def _run(connection: BaseDatabaseWrapper, cursor: Any, sql: str, params: Sequenc
         with connection.wrap_database_errors:
             cursor.execute(sql, params, prepare=True)
             return cursor.fetchone()
+    except DatabaseError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in _STALE:
+            raise
+        _sessions[raw] = None  # whoever did that may do it again
     finally:
         raw.prepare_threshold = threshold
+    return fetch_one(connection, sql, params)

@@ -53,6 +53,8 @@ _STAND_INS: Final = {
     "cancelled": "django_jobs.exceptions.JobCancelled",
     "lost": "django_jobs.exceptions.AttemptLost",
 }
+#: What Django's own back ends raise where ours raise something more telling.
+_FOR_DJANGO: Final = {"django_jobs.exceptions.InvalidResult": "builtins.TypeError"}
 #: Attempts that ended so have no error to tell.
 _WITHOUT_ERROR: Final = frozenset({"succeeded", "handed_back"})
 
@@ -258,18 +260,20 @@ def _task_of(job: Job) -> Task[..., Any]:
     return replace(task, **changes) if changes else task
 
 
+def _error(path: str, text: str) -> TaskError:
+    return TaskError(exception_class_path=_FOR_DJANGO.get(path, path), traceback=text)
+
+
 def _errors(job: Job, records: Sequence[JobAttempt]) -> list[TaskError]:
     errors = [
-        TaskError(
-            exception_class_path=record.error_class or _STAND_INS[record.outcome], traceback=record.traceback or record.cause
-        )
+        _error(record.error_class or _STAND_INS[record.outcome], record.traceback or record.cause)
         for record in records
         if record.outcome not in _WITHOUT_ERROR and (record.error_class or record.outcome in _STAND_INS)
     ]
     if not errors and job.status in (Status.FAILED, Status.TIMED_OUT, Status.CANCELLED):
         # It ended without an attempt: cancelled before it started, or nobody knew its task.
         stand_in = _STAND_INS.get(job.status, "django_jobs.exceptions.JobsError")
-        errors.append(TaskError(exception_class_path=job.error_class or stand_in, traceback=job.error_message or job.reason))
+        errors.append(_error(job.error_class or stand_in, job.error_message or job.reason))
     return errors
 
 

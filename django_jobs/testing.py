@@ -6,9 +6,8 @@ import uuid
 from functools import partial
 from typing import Any, Final
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from . import conf, signals
 from .execution.executor import Executor
@@ -24,55 +23,65 @@ WORKER_NAME: Final = "run_jobs"
 def run_jobs(*, using: str | None = None, limit: int | None = None) -> int:
     """Run the jobs that are ready, one after the other in this thread, until none is left; return how many attempts there were.
 
-    In the order of a worker, and by the same code: claimed, executed, recorded. Jobs that those enqueue are run, too. What
-    is due later, as a retry after a pause, stays. `using`: the database, by default that of the first back end in TASKS;
-    `limit`: attempts at most.
+    In the order of a worker, and by the same code: claimed, executed, recorded. Jobs that those enqueue are run, too. What is due
+    later, as a retry after a pause, stays. `using`: the database, by default that of the first back end in TASKS; `limit`:
+    attempts at most. On an event loop use `arun_jobs`.
     """
-    using = conf.jobs_database() if using is None else using
-    connection = connections[using]
-    worker = uuid.uuid4()
-    executor = Executor(_Link(connection), find_task=find_task, database=using, fence=partial(fence_success, using=using))
+    drain = _Drain(using)
     done = 0
-    while limit is None or done < limit:
-        attempt = _claim(connection, worker)
-        if attempt is None:
-            break
-        _record(connection, _run(executor, attempt))
+    while (limit is None or done < limit) and (attempt := drain.claim()) is not None:
+        drain.record(drain.executor.run(attempt))
         done += 1
     return done
 
 
-def _claim(connection: BaseDatabaseWrapper, worker: uuid.UUID) -> Attempt | None:
-    with transaction.atomic(using=connection.alias):
-        attempts = claim(
-            connection,
-            worker=worker,
-            worker_name=WORKER_NAME,
-            tokens=[uuid.uuid4()],
-            free=1,
-            grace=conf.jobs_settings().grace,
-            queues=QueueFilter(),
-        )
-    return attempts[0] if attempts else None
+async def arun_jobs(*, using: str | None = None, limit: int | None = None) -> int:
+    """Do what `run_jobs` does on the running event loop; ordinary functions run in the thread of synchronous code."""
+    drain = _Drain(using)
+    done = 0
+    while (limit is None or done < limit) and (attempt := await sync_to_async(drain.claim)()) is not None:
+        executor = drain.executor
+        finished = await executor.arun(attempt) if executor.is_async(attempt) else await sync_to_async(executor.run)(attempt)
+        await sync_to_async(drain.record)(finished)
+        done += 1
+    return done
 
 
-def _run(executor: Executor, attempt: Attempt) -> Finished:
-    if executor.is_async(attempt):
-        return async_to_sync(executor.arun)(attempt)
-    return executor.run(attempt)
+class _Drain:
+    """A worker without processes, threads and time limits of its own."""
 
+    def __init__(self, using: str | None) -> None:
+        self.using = conf.jobs_database() if using is None else using
+        self.worker = uuid.uuid4()
+        fence = partial(fence_success, using=self.using)
+        self.executor = Executor(_Link(self.using), find_task=find_task, database=self.using, fence=fence)
 
-def _record(connection: BaseDatabaseWrapper, finished: Finished) -> None:
-    with transaction.atomic(using=connection.alias):
-        recorded = record(connection, [finished], worker_name=WORKER_NAME)
-    signals.dispatch(recorded.events)
+    def claim(self) -> Attempt | None:
+        """Claim the next job."""
+        with transaction.atomic(using=self.using):
+            attempts = claim(
+                connections[self.using],
+                worker=self.worker,
+                worker_name=WORKER_NAME,
+                tokens=[uuid.uuid4()],
+                free=1,
+                grace=conf.jobs_settings().grace,
+                queues=QueueFilter(),
+            )
+        return attempts[0] if attempts else None
+
+    def record(self, finished: Finished) -> None:
+        """Record an outcome and tell the listeners."""
+        with transaction.atomic(using=self.using):
+            recorded = record(connections[self.using], [finished], worker_name=WORKER_NAME)
+        signals.dispatch(recorded.events)
 
 
 class _Link:
     """Writes what a running task reports at once."""
 
-    def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        self._using = connection.alias
+    def __init__(self, using: str) -> None:
+        self._using = using
 
     def _write(self, note: Note) -> None:
         with transaction.atomic(using=self._using):

@@ -24,7 +24,7 @@ from ..options import UNSET, Unset
 from ..outcomes import Event
 from ..serializers import dumps
 from ..statuses import Status
-from .inherit import inherited
+from .inherit import Declared, declared
 
 #: Rows in one statement: where more rows no longer make it faster.
 CHUNK_ROWS: Final = 1_000
@@ -89,7 +89,7 @@ def insert(jobs: Sequence[NewJob], *, using: str) -> None:
     try:
         _insert(connection, jobs)
     except (DatabaseError, InterfaceError) as error:
-        if connection.in_atomic_block or not dialect(connection).is_connection_loss(error) or connection.is_usable():
+        if connection.in_atomic_block or not dialect(connection).is_connection_loss(error):
             raise
         connection.close()
         _insert(connection, jobs)
@@ -135,12 +135,12 @@ _JSON: Final = frozenset({"args", "kwargs", "metadata", "tags", "context", "back
 _FIRST: Final = ("id", "backend", "task", "args", "kwargs", "queue", "priority")
 
 
-def _optional(spec: JobSpec, using: str) -> dict[str, Any]:
+def _optional(spec: JobSpec, queues: Declared) -> dict[str, Any]:
     """Return the columns in which the jobs of `spec` differ from the usual, with what they inherit. A limit of 0 is NULL: off."""
     columns: dict[str, Any] = {}
     name: str
     value: Any
-    from_queue = inherited(using, spec.queue, spec.backend)
+    from_queue = queues.options(spec.queue, spec.backend)
     retention = spec.retention
     if from_queue.retention:
         retention = {**from_queue.retention, **(retention or {})}
@@ -168,7 +168,7 @@ def _optional(spec: JobSpec, using: str) -> dict[str, Any]:
 
 def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> None:
     words, spec = dialect(connection), job.spec
-    optional = _optional(spec, connection.alias)
+    optional = _optional(spec, declared(connection.alias))
     if job.unique_key is not None:
         optional["unique_key"] = job.unique_key
     start = _as_start(spec.run_after)
@@ -268,11 +268,12 @@ _TYPES: Final = {
 def _insert_many(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> None:
     words = dialect(connection)
     now = server_now(connection)
+    queues = declared(connection.alias)
     shared: dict[int, dict[str, Any]] = {}
     for job in jobs:
         spec = job.spec
         if (columns := shared.get(id(spec))) is None:
-            columns = shared[id(spec)] = _shared_columns(words, spec, connection.alias, now)
+            columns = shared[id(spec)] = _shared_columns(words, spec, queues, now)
         job.enqueued_at, job.status = now, Status.READY if columns["status"] == "ready" else Status.SCHEDULED
         if spec.run_after is not None:
             job.run_after = _absolute(spec.run_after, now)
@@ -307,7 +308,7 @@ def _absolute(start: datetime | timedelta, now: datetime) -> datetime | None:
     return start
 
 
-def _shared_columns(words: Dialect, spec: JobSpec, using: str, now: datetime) -> dict[str, Any]:
+def _shared_columns(words: Dialect, spec: JobSpec, queues: Declared, now: datetime) -> dict[str, Any]:
     """Return the columns that all jobs of `spec` have in common, as parameters."""
     start = None if spec.run_after is None else _absolute(spec.run_after, now)
     is_ready = start is None or start <= now
@@ -326,7 +327,7 @@ def _shared_columns(words: Dialect, spec: JobSpec, using: str, now: datetime) ->
     if spec.start_by is not None:
         start_by = now + spec.start_by if isinstance(spec.start_by, timedelta) else spec.start_by
         columns["start_by"] = _time(words, start_by)
-    return columns | _optional(spec, using)
+    return columns | _optional(spec, queues)
 
 
 def _chunks(jobs: Sequence[NewJob]) -> Iterator[tuple[Sequence[NewJob], list[str], list[str]]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -22,45 +23,55 @@ from ..queues import JobOptions, QueueOptions
 CACHE_SECONDS: Final = 5.0
 
 
-class _QueueCache:
-    """What queues say about their jobs, by database; read again after `CACHE_SECONDS`, or when this process changes one."""
+class Declared:
+    """What the queues of one database say about their jobs, as it was read at one moment."""
+
+    __slots__ = ("_known", "_rows", "until")
+
+    def __init__(self, rows: Mapping[str, QueueOptions], until: float) -> None:
+        self._rows = rows
+        self._known: dict[tuple[str, str], JobOptions] = {}
+        self.until = until
+
+    def options(self, queue: str, backend: str) -> JobOptions:
+        """Return what a job in `queue` has where it says nothing itself."""
+        if (options := self._known.get((queue, backend))) is None:
+            options = self._known[queue, backend] = conf.job_options(queue, {}, backend=backend, rows=self._rows)
+        return options
+
+
+class _Cache:
+    """Keeps what was read, by database."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._declared: dict[str, tuple[float, dict[str, QueueOptions]]] = {}
-        self._inherited: dict[tuple[str, str, str], JobOptions] = {}
+        self._kept: dict[str, Declared] = {}
         self._changed = float("-inf")
 
-    def inherited(self, using: str, queue: str, backend: str) -> JobOptions:
-        """Return what a job in `queue` has where it says nothing itself."""
-        entry = self._declared.get(using)
-        if entry is not None and time.monotonic() < entry[0]:
-            if (options := self._inherited.get((using, queue, backend))) is None:
-                options = conf.job_options(queue, {}, backend=backend, rows=entry[1])
-                self._inherited[using, queue, backend] = options
-            return options
-        declared = self._read(using)
-        # Queues changed within a transaction that may yet be rolled back: don't keep what was read in one.
-        if not connections[using].in_atomic_block or time.monotonic() - self._changed > CACHE_SECONDS:
-            with self._lock:
-                self._inherited = {}
-                self._declared[using] = (time.monotonic() + CACHE_SECONDS, declared)
-        return conf.job_options(queue, {}, backend=backend, rows=declared)
-
-    def _read(self, using: str) -> dict[str, QueueOptions]:
+    def declared(self, using: str) -> Declared:
+        """Return what the queues of this database say, read not long ago."""
+        now = time.monotonic()
+        kept = self._kept.get(using)
+        if kept is not None and now < kept.until:
+            return kept
         names = [item.name for item in fields(QueueOptions)]
         rows = Queue.objects.using(using).values_list("name", *names)
-        return {name: QueueOptions(*values) for name, *values in rows}
+        declared = Declared({name: QueueOptions(*values) for name, *values in rows}, now + CACHE_SECONDS)
+        # Queues changed within a transaction that may yet be rolled back: don't keep what was read in one.
+        if not connections[using].in_atomic_block or now - self._changed > CACHE_SECONDS:
+            with self._lock:
+                self._kept[using] = declared
+        return declared
 
     def forget(self, **kwargs: Any) -> None:
         """Read the queues again before the next job."""
         with self._lock:
             self._changed = time.monotonic()
-            self._declared, self._inherited = {}, {}
+            self._kept = {}
 
 
-_cache = _QueueCache()
-inherited = _cache.inherited
+_cache = _Cache()
+declared = _cache.declared
 #: Forget what was read of the queues' settings. `save()` and `delete()` of a queue do so by themselves; `update()` does not.
 forget_queues = _cache.forget
 
