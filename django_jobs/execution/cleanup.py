@@ -58,7 +58,7 @@ def tidy(kept: frozenset[int] = frozenset(), *, discard: bool = False) -> None:
 
 
 def free_logging() -> None:
-    """Give back locks of log handlers that this thread still has: an interruption within `logging` may leave one taken for ever."""
+    """Give back locks of log handlers that this thread still has: an interruption within `logging` may leave one taken."""
     for reference in list(getattr(logging, "_handlerList", ())):
         lock = getattr(reference() if callable(reference) else None, "lock", None)
         for _ in range(10):  # more than any nesting
@@ -109,13 +109,14 @@ def _in_transaction(connection: Any) -> bool:
 
 
 def _drop(connection: Any) -> None:
-    """Close a connection and forget its wrapper, with whatever it believes of open blocks; the next use makes a new one."""
+    """Close a connection, and have it forget whatever it believes of open blocks; the next use opens another."""
     try:
         connection.close()
     except DatabaseError:  # it is going anyway
         logger.debug("Closing the connection %r failed.", connection.alias, exc_info=True)
     except Exception:
         logger.warning("Closing the connection %r failed.", connection.alias, exc_info=True)
+    connection.connection = None
     if connection.in_atomic_block:
         connection.in_atomic_block = False
         connection.needs_rollback = False

@@ -59,7 +59,10 @@ async def _run_here(stage: Stage, run: LoopRun) -> Finished:
         return await _end(stage, run)
     finally:
         has_failed = run.error is not None
-        run.close()
+        if run.restored is None:
+            run.close()
+        else:
+            await sync_to_async(run.close)()  # where it was brought back
         await _tidy_shared(stage, has_failed)
 
 

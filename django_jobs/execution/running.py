@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import logging
 import signal
 import threading
 import time
@@ -42,6 +43,8 @@ from .results import result_for
 if TYPE_CHECKING:
     from .context import JobContext
     from .plan import Plan
+
+logger = logging.getLogger("django_jobs.execution")
 
 #: The run that the current code belongs to.
 current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("django_jobs_run", default=None)
@@ -162,7 +165,10 @@ class Run:
         self.has_ended = True
         self.error = self.value = None
         if self.restored is not None:
-            self.restored.close()
+            try:
+                self.restored.close()
+            except Exception:
+                logger.exception("Taking back what job %s found around it failed.", self.attempt.job_id)
 
     def hold_off(self) -> bool:
         """Put off interruptions until `let_in()`. Return False where there is nothing to put off."""

@@ -9,9 +9,8 @@ from django.db import connections
 
 from django_jobs.execution.executor import Executor
 from django_jobs.execution.timeouts import Watchdog
-from django_jobs.task import find_task
 from tests.execution import tasks
-from tests.execution.support import Recorder, Slot
+from tests.execution.support import Recorder, Slot, find
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def recorder() -> Recorder:
 def executor(recorder: Recorder) -> Iterator[Executor]:
     tasks.reset()
     watchdog = Watchdog()
-    yield Executor(recorder, find_task=find_task, watchdog=watchdog, board=recorder)
+    yield Executor(recorder, find_task=find, watchdog=watchdog, board=recorder)
     watchdog.stop()
 
 

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from django_jobs.execution.executor import Executor
 from django_jobs.outcomes import Attempt, Finished
+from django_jobs.task import find_task
 
 _OPTIONS = ("timeout", "timeout_grace", "heartbeat_timeout", "cpu_timeout", "serializer", "max_deaths")
 
@@ -50,6 +51,13 @@ def attempt_of(task: Any, *args: Any, kwargs: dict[str, Any] | None = None, **ch
     values |= {"number": 1, "attempts_used": 1, "max_attempts": 5, "worker_ids": ("host/worker/1-abcdef01",)}
     values |= changes
     return Attempt(uuid4(), uuid4(), task.module_path, list(args), kwargs or {}, **values)
+
+
+def find(name: str) -> Any:
+    """Find a task of these tests, in any process."""
+    from tests.execution import tasks  # noqa: F401
+
+    return find_task(name)
 
 
 class Slot:

@@ -291,7 +291,7 @@ def ends_under_fire(turns: int) -> None:
 def spins_over_exceptions() -> None:
     while True:
         try:
-            [x for x in range(100)]
+            list(range(100))
         except Exception:
             pass
 
@@ -500,6 +500,11 @@ def uses_context(context: Any) -> list[Any]:
         context.is_cancelled,
         context.remaining_seconds,
     ]
+
+
+@job(takes_context=True)
+def calls_seen(context: Any) -> None:
+    seen[0](context)
 
 
 @job

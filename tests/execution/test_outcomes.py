@@ -75,12 +75,12 @@ def test_an_exception_is_let_go_of(slot: Slot) -> None:
     class Thing:
         pass
 
-    thing = Thing()
-    gone = weakref.ref(thing)
+    things = [Thing()]
+    gone = weakref.ref(things[0])
 
     def holding() -> Exception:
         error = ValueError("holds a thing")
-        error.thing = thing  # type: ignore[attr-defined]
+        error.thing = things[0]  # type: ignore[attr-defined]
         return error
 
     def listen(**kwargs: object) -> None:
@@ -96,7 +96,7 @@ def test_an_exception_is_let_go_of(slot: Slot) -> None:
         task_finished.disconnect(listen)
         logging.disable(logging.NOTSET)
     assert len(heard) == 1
-    del tasks.ERRORS["holding a thing"], holding, thing
+    del tasks.ERRORS["holding a thing"], holding, things[0]
     gc.collect()
     assert gone() is None
 

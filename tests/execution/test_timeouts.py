@@ -162,8 +162,7 @@ def test_cancelling_a_coroutine(executor: Executor) -> None:
 
     async def main() -> Any:
         running = asyncio.create_task(executor.arun(attempt))
-        while not tasks.begun.is_set():
-            await asyncio.sleep(0)
+        assert await asyncio.to_thread(tasks.begun.wait, 5)
         told = await asyncio.to_thread(executor.cancel, attempt.token, "enough")
         return told, await running
 
@@ -180,8 +179,7 @@ def test_cancelling_what_does_not_run_here(executor: Executor) -> None:
 def test_the_end_of_the_loop_hands_a_coroutine_back(executor: Executor) -> None:
     async def main() -> Any:
         running = asyncio.create_task(executor.arun(attempt_of(tasks.await_gate)))
-        while not tasks.begun.is_set():
-            await asyncio.sleep(0)
+        assert await asyncio.to_thread(tasks.begun.wait, 5)
         running.cancel()
         return await running
 
@@ -209,8 +207,7 @@ def test_what_runs_is_shown(slot: Slot, executor: Executor, recorder: Recorder) 
 def test_the_stack_of_a_coroutine_is_shown(executor: Executor) -> None:
     async def main() -> str:
         running = asyncio.create_task(executor.arun(attempt_of(tasks.await_gate, 0.2)))
-        while not tasks.begun.is_set():
-            await asyncio.sleep(0)
+        assert await asyncio.to_thread(tasks.begun.wait, 5)
         stacks = executor.stacks()
         await running
         return stacks
