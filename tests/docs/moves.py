@@ -13,7 +13,7 @@ PAGE = DOCS / "lifecycle.md"
 #: How the page calls each move.
 WORDS = {
     Move.CLAIM: "a worker claims it",
-    Move.STAGE: "the clock; a person runs it now, or gives it a later start",
+    Move.STAGE: "the clock, or a person",
     Move.RELEASE: "the last job that it waits for",
     Move.HOLD_BACK: "a job that it waits for is requeued",
     Move.RECORD: "the outcome of the attempt",
@@ -21,6 +21,13 @@ WORDS = {
     Move.REQUEUE: "a person or a program requeues it",
     Move.DONE: "a person marks it done by hand",
     Move.GIVE_UP: "maintenance: no worker knows its task",
+}
+#: Where a move means something else from one status.
+SPECIAL = {
+    (Move.STAGE, Status.SCHEDULED): "its time has come; a person runs it now",
+    (Move.STAGE, Status.READY): "a person gives it a later start",
+    (Move.CANCEL, Status.FAILED): "a person acknowledges the failure",
+    (Move.CANCEL, Status.TIMED_OUT): "a person acknowledges it",
 }
 
 
@@ -40,7 +47,7 @@ def table() -> str:
     lines = ["| from | to | by |", "|---|---|---|"]
     for (source, move), group in groupby(moves(), key=lambda one: (one[0], one[2])):
         targets = ", ".join(f"`{target.value}`" for _, target, _ in group)
-        lines.append(f"| `{source.value}` | {targets} | {WORDS[move]} |")
+        lines.append(f"| `{source.value}` | {targets} | {SPECIAL.get((move, source), WORDS[move])} |")
     return "\n".join(lines) + "\n"
 
 
