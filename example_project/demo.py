@@ -156,7 +156,7 @@ class Tally(NamedTuple):
     jobs: int  # of all kinds, those planned for a later day left out
     done: int  # ended, in whatever way
     failed: int  # ended, and not well
-    cities: int  # described
+    cities: int  # whose job has ended
 
 
 def _watch_import(worker: subprocess.Popen[bytes]) -> bool:
@@ -198,14 +198,18 @@ def _tally(since: datetime) -> Tally:
     from django_jobs.models import Job
     from django_jobs.statuses import FINAL, Status
 
-    from .atlas.models import City
+    from .atlas.jobs import describe_city
 
     jobs = Job.objects.filter(enqueued_at__gte=since).exclude(status=Status.SCHEDULED, run_after__gt=Now())
     final = Q(status__in=FINAL)
-    counts = jobs.aggregate(
-        jobs=Count("pk"), done=Count("pk", filter=final), failed=Count("pk", filter=final & ~Q(status=Status.SUCCEEDED))
+    return Tally(
+        **jobs.aggregate(
+            jobs=Count("pk"),
+            done=Count("pk", filter=final),
+            failed=Count("pk", filter=final & ~Q(status=Status.SUCCEEDED)),
+            cities=Count("pk", filter=final & Q(task=describe_city.module_path)),
+        )
     )
-    return Tally(**counts, cities=City.objects.filter(described_at__gte=since).count())
 
 
 def _kill_a_worker(supervisor: int) -> Worker | None:

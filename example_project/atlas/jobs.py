@@ -159,11 +159,12 @@ def _big_cities() -> dict[int, tuple[maps.Point, geography.Vector]]:
 def finish_import(total: int, since: str) -> str:
     """Enqueue what needs all cities, once `total` of them have been described `since` then.
 
-    Looks every two seconds and keeps no worker busy in between. `max_attempts` ends the waiting if a city never comes.
+    Looks again and again, the more often the less is left, and keeps no worker busy in between. `max_attempts` ends the
+    waiting if a city never comes.
     """
     left = total - City.objects.filter(described_at__gte=since).count()
     if left > 0:
-        raise Retry(f"{left} cities are left", after=2)
+        raise Retry(f"{left} cities are left", after=min(10, 1 + left / 1000))
     draw_country.enqueue_many([(code,) for code in dataset.cities()])
     draw_world.enqueue()
     nightly_report.enqueue(timezone.localdate().isoformat())

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from django_jobs import JobResult
 from django_jobs.compat import TaskResultDoesNotExist
 
 from .geography import search_key
@@ -118,6 +119,7 @@ def watch(request: HttpRequest, job_id: UUID) -> JsonResponse:
         result = draw_world.get_result(str(job_id))
     except TaskResultDoesNotExist:
         raise Http404("no such job") from None
+    assert isinstance(result, JobResult)  # Django's result, and more: progress, for one
     version = int(timezone.now().timestamp())
     return JsonResponse(
         {
