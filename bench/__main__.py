@@ -1,7 +1,7 @@
 """`python -m bench [case ...]`: run benchmarks on the PostgreSQL database that `DATABASE_URL` names, print a table, write JSON.
 
-Each figure is a median of several rounds with its spread, beside the ceiling measured in the same run; compare ratios, not seconds.
-The server should have its default durability (fsync and synchronous_commit on). The database's job tables are emptied.
+Each figure is a median of several rounds with its spread, beside the ceiling measured in the same run; compare ratios, not
+seconds. The server should have its default durability (fsync and synchronous_commit on). The database's job tables are emptied.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def drain(task: Any, jobs: int, *options: str) -> float:
         worker.process.wait(WAIT_SECONDS)
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FILTER (WHERE status = 'succeeded'), extract(epoch FROM max(finished_at) - min(started_at)) FROM django_jobs_job"
+            "SELECT count(*) FILTER (WHERE status = 'succeeded'), extract(epoch FROM max(finished_at) - min(started_at))"
+            " FROM django_jobs_job"
         )
         done, seconds = cursor.fetchone()
     if done != jobs:

@@ -1,4 +1,7 @@
-"""The ceiling: raw SQL by psycopg 3, no job function. `python -m bench.ceiling DSN JOBS` drains a table of its own with two processes."""
+"""The ceiling: raw SQL by psycopg 3, no job function.
+
+`python -m bench.ceiling DSN JOBS` drains a table of its own with two processes.
+"""
 
 from __future__ import annotations
 

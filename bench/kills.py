@@ -1,9 +1,10 @@
 """`python -m bench.kills --rounds 500`: kill -9 at random moments, under load, and check every promise about deaths afterwards.
 
-Several worker trees drain one database while more jobs are enqueued. Each round kills something: a process, a whole tree, a supervisor alone,
-or asks a tree to stop. A ledger outside the database (see `tests.project.jobs`) shows every real start; a log of the kills shows who was dead when.
-Then: every job has ended, none is lost, none is left running, no lock row is left; every start after a job's first is explained by an attempt
-record; and no job was started while the process of its start before was still alive and had not ended it.
+Several worker trees drain one database while more jobs are enqueued. Each round kills something: a process, a whole tree, a
+supervisor alone, or asks a tree to stop. A ledger outside the database (see `tests.project.jobs`) shows every real start; a log
+of the kills shows who was dead when. Then: every job has ended, none is lost, none is left running, no lock row is left; every
+start after a job's first is explained by an attempt record; and no job was started while the process of its start before was
+still alive and had not ended it.
 """
 
 from __future__ import annotations
@@ -99,7 +100,10 @@ class Storm:
             self.enqueued += 1
 
     def _await_starts(self) -> None:
-        """Wait, for a bounded time, until jobs have begun since the last kill: a storm over processes that only start tells nothing."""
+        """Wait, for a bounded time, until jobs have begun since the last kill:
+
+        a storm over processes that only start tells nothing.
+        """
         before = _size(f"{self.folder}/ledger")
         limit = time.monotonic() + 10.0
         while _size(f"{self.folder}/ledger") == before and time.monotonic() < limit:

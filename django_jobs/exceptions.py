@@ -58,7 +58,7 @@ class WaitTimeout(JobsError, TimeoutError):
     """A job did not finish within the time that the caller was willing to wait."""
 
 
-class ControlFlow(Exception):  # noqa: N818
+class ControlFlow(Exception):
     """What a task raises to say how its attempt ends; never logged as an error."""
 
 

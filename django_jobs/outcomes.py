@@ -1,6 +1,7 @@
 """An attempt as the worker hands it to the executor, and the outcomes that an attempt can have.
 
-Plain values: the only thing that passes between the code that knows rows (`lifecycle`) and the code that knows functions (`execution`).
+Plain values: the only thing that passes between the code that knows rows (`lifecycle`) and the code that knows functions
+(`execution`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a waiting worker learns that there is work: LISTEN/NOTIFY on PostgreSQL, polling elsewhere.
 
 A wake may be lost or doubled: the poll makes the system correct, the wake makes it fast. So a process sends at most one
-notification per queue in `DEBOUNCE_SECONDS`, and a worker that was woken looks once more after `SECOND_LOOK_SECONDS`, which finds what
-was enqueued in between. Processes on the same machine and database without NOTIFY rely on the poll alone.
+notification per queue in `DEBOUNCE_SECONDS`, and a worker that was woken looks once more after `SECOND_LOOK_SECONDS`, which finds
+what was enqueued in between. Processes on the same machine and database without NOTIFY rely on the poll alone.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class Listener:
             cursor.execute(f"LISTEN {CHANNEL}")
 
     def wait(self, timeout: float) -> Iterator[str]:
-        """Yield the queues of the notifications that arrive, until `timeout` seconds have passed. Raises a database error when the session is lost."""
+        """Yield the queues of the notifications that arrive, until `timeout` seconds have passed.
+
+        Raises a database error when the session is lost.
+        """
         raw: Any = self.connection.connection
         for note in raw.notifies(timeout=timeout):
             yield note.payload

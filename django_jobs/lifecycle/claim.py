@@ -1,9 +1,9 @@
 """Claim: ready -> running, with a lock row and a token for each job, in the caller's transaction.
 
-State model: a job that is `ready` and not parked belongs to nobody. The claim picks due jobs in order with a row lock that skips what
-others are picking, makes them `running`, counts the attempt, and inserts one lock row each with a token that the worker made beforehand
-and `expires_at` = now + grace. Until the commit nobody sees any of it; after the commit the jobs are the worker's for one grace even
-if it never says another word, and no longer: the requeuer takes them then.
+State model: a job that is `ready` and not parked belongs to nobody. The claim picks due jobs in order with a row lock that skips
+what others are picking, makes them `running`, counts the attempt, and inserts one lock row each with a token that the worker made
+beforehand and `expires_at` = now + grace. Until the commit nobody sees any of it; after the commit the jobs are the worker's for
+one grace even if it never says another word, and no longer: the requeuer takes them then.
 
 A job that still has a lock row (rubbish of an ended attempt, which maintenance clears) is left alone: one bad row costs one row.
 """
@@ -149,12 +149,14 @@ def _pick_postgresql(queues: QueueFilter, limit: int, dialect: db.Dialect) -> tu
         # Index django_jobs_claim_queue.
         one = f"SELECT j.id FROM {db.JOB} j WHERE {base} AND j.queue = %s{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
         return f"SELECT id, row_number() OVER () AS n FROM ({one}) p", [queues.names[0], *extra_params, limit]
-    # The head of each queue by index django_jobs_claim_queue, merged. Locks of rows that the merge leaves out end with the commit.
+    # The head of each queue by index django_jobs_claim_queue, merged. Locks of rows that the merge leaves out end with the
+    # commit.
     rank = "q.rank, " if queues.strict else ""
     merged = (
         f"SELECT p.id, row_number() OVER (ORDER BY {rank}p.priority DESC, p.due_at, p.id) AS n"
         " FROM unnest(%s::text[]) WITH ORDINALITY q(name, rank), LATERAL ("
-        f"SELECT j.id, j.priority, j.due_at FROM {db.JOB} j WHERE {base} AND j.queue = q.name{extra} ORDER BY {_ORDER} LIMIT %s{lock}) p"
+        f"SELECT j.id, j.priority, j.due_at FROM {db.JOB} j WHERE {base} AND j.queue = q.name{extra}"
+        f" ORDER BY {_ORDER} LIMIT %s{lock}) p"
     )
     return f"SELECT id, n FROM ({merged}) m WHERE n <= %s", [list(queues.names), *extra_params, limit, limit]
 
@@ -259,7 +261,8 @@ def _take(
     case_params = [dialect.uuid(value) for pair in pairs for value in pair]
     marks, ids = dialect.marks(job for job, _ in pairs)
     cursor.execute(
-        f"UPDATE {db.JOB}{dialect.by_key} SET status = 'running', starts = starts + 1, attempts_used = attempts_used + 1, worker = %s,"
+        f"UPDATE {db.JOB}{dialect.by_key} SET status = 'running', worker = %s,"
+        " starts = starts + 1, attempts_used = attempts_used + 1,"
         f" last_token = CASE id {case} END, last_started_at = {now}, started_at = COALESCE(started_at, {now})"
         f" WHERE id IN ({marks}) AND status = 'ready'",
         [worker_name, *case_params, *ids],
@@ -348,7 +351,8 @@ def ready_queues(connection: BaseDatabaseWrapper) -> list[str]:
 
 
 def park_paused(connection: BaseDatabaseWrapper, limit: int) -> int:
-    """Park up to `limit` ready jobs of paused queues and their subtrees, so that the claim's index leaves them out; return how many.
+    """Park up to `limit` ready jobs of paused queues and their subtrees, so that the claim's index leaves them out; return how
+    many.
 
     In the caller's transaction; called by maintenance, which also unparks what is parked as paused in a queue that no longer is.
     """
@@ -379,8 +383,8 @@ def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[U
     """
     dialect = db.dialect(connection)
     with connection.cursor() as cursor:
-        # By a plain read: a locking one without an index would, on MariaDB, lock the rows of others that it passes. Nobody else may
-        # end these attempts while their `expires_at` is fresh.
+        # By a plain read: a locking one without an index would, on MariaDB, lock the rows of others that it passes. Nobody else
+        # may end these attempts while their `expires_at` is fresh.
         cursor.execute(f"SELECT job_id, token FROM {db.LOCK} WHERE worker = %s", [dialect.uuid(worker)])
         rows = [(dialect.to_uuid(job), dialect.to_uuid(token)) for job, token in cursor.fetchall()]
         lost = sorted(job for job, token in rows if token not in keep)

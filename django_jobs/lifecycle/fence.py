@@ -1,8 +1,10 @@
-"""Writes about a running attempt: progress, heartbeat, partial output, the success of an `atomic=True` job; all fenced by its token."""
+"""Writes about a running attempt: progress, heartbeat, partial output, the success of an `atomic=True` job;
+
+all fenced by its token.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,8 +15,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db
 from django_jobs.exceptions import AttemptLost
-from django_jobs.lifecycle.record import prune_delay
+from django_jobs.lifecycle.successes import prune_delay
 from django_jobs.outcomes import Attempt
+from django_jobs.serializers import dumps
 from django_jobs.statuses import Move, Status, check
 
 _UNSET: Any = object()
@@ -49,17 +52,17 @@ class CancelWish(NamedTuple):
 
 
 def write_notes(connection: BaseDatabaseWrapper, notes: Iterable[Note]) -> None:
-    """Write reports of running attempts in the caller's transaction. A report of an attempt that was taken over writes nothing."""
+    """Write reports of running attempts in the caller's transaction; that of an attempt that was taken over writes nothing."""
     dialect = db.dialect(connection)
     with connection.cursor() as cursor:
         for note in sorted(notes, key=lambda note: note.attempt.job_id):
             sets, params = [f"last_heartbeat_at = {dialect.now_sql}"], []
             if note.has_progress:
                 sets.append("progress = %s")
-                params.append(json.dumps(note.progress, ensure_ascii=False, allow_nan=False))
+                params.append(dumps(note.progress))
             if note.has_output:
                 sets.append("output = %s")
-                params.append(json.dumps(note.output, ensure_ascii=False, allow_nan=False))
+                params.append(dumps(note.output))
             job, token = dialect.uuid(note.attempt.job_id), dialect.uuid(note.attempt.token)
             cursor.execute(
                 f"UPDATE {db.JOB} SET {', '.join(sets)} WHERE id = %s AND last_token = %s AND status = 'running'"
@@ -95,7 +98,10 @@ def tokens_present(connection: BaseDatabaseWrapper, rows: Mapping[UUID, UUID]) -
 
 
 def tokens_recorded(connection: BaseDatabaseWrapper, rows: Mapping[UUID, UUID]) -> set[UUID]:
-    """Return which tokens are those of a job's last attempt that has ended: an outcome whose commit was never confirmed, yet landed."""
+    """Return which tokens are those of a job's last attempt that has ended:
+
+    an outcome whose commit was never confirmed, yet landed.
+    """
     dialect = db.dialect(connection)
     found: set[UUID] = set()
     with connection.cursor() as cursor:
@@ -109,9 +115,9 @@ def tokens_recorded(connection: BaseDatabaseWrapper, rows: Mapping[UUID, UUID]) 
 def fence_success(attempt: Attempt, result: Any, *, using: str) -> None:
     """Record the success of an `atomic=True` job in the job's own transaction on `using`, beside the control connection's hold.
 
-    The lock row is locked FOR KEY SHARE, which goes beside the holder's lock and which a sweep (FOR UPDATE) skips; the control loop
-    deletes it once the executor has reported. Raises `AttemptLost` when the attempt was taken over or is to be cancelled: the
-    caller's transaction must roll back.
+    The lock row is locked FOR KEY SHARE, which goes beside the holder's lock and which a sweep (FOR UPDATE) skips; the control
+    loop deletes it once the executor has reported. Raises `AttemptLost` when the attempt was taken over or is to be cancelled:
+    the caller's transaction must roll back.
     """
     check(Move.RECORD, Status.RUNNING, Status.SUCCEEDED)
     connection = connections[using]
@@ -127,7 +133,7 @@ def fence_success(attempt: Attempt, result: Any, *, using: str) -> None:
             f" finished_at = {dialect.now_sql}, prune_at = {dialect.now_plus() if keep is not None else '%s'}"
             f" WHERE id = %s AND status = 'running' AND last_token = %s"
             f" AND NOT EXISTS (SELECT 1 FROM {db.CANCEL} c WHERE c.job_id = %s)",
-            [None if result is None else json.dumps(result, ensure_ascii=False, allow_nan=False), keep, job, token, job],
+            [None if result is None else dumps(result), keep, job, token, job],
         )
         if cursor.rowcount != 1:
             raise AttemptLost(f"Job {attempt.job_id}: attempt {attempt.number} is to be cancelled; its writes are rolled back.")

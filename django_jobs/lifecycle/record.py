@@ -1,19 +1,18 @@
 """Record: write the outcomes of attempts, fenced by their lock rows, in the caller's transaction.
 
-Every write about an attempt requires that the lock row with its token is still there; recording deletes it in the same transaction.
-An outcome whose lock row is gone was taken over by somebody else: it is dropped and reported as fenced. An attempt number would be no
-substitute: two copies of a job can carry the same number, never the same token.
+Every write about an attempt requires that the lock row with its token is still there; recording deletes it in the same
+transaction. An outcome whose lock row is gone was taken over by somebody else: it is dropped and reported as fenced. An attempt
+number would be no substitute: two copies of a job can carry the same number, never the same token.
 
-Successes go in one statement; everything else is decided by `retry.decide`, the one function that says what becomes of a job. A job that
-somebody asked to cancel is never a plain success: it takes the second way. One bad row costs one row: when a batch fails, its
-members are written one by one, each in a savepoint, and what can't be written is recorded as a failure that says so.
+Successes go in one statement; everything else is decided by `retry.decide`, the one function that says what becomes of a job. A
+job that somebody asked to cancel is never a plain success: it takes the second way. One bad row costs one row: when a batch
+fails, its members are written one by one, each in a savepoint, and what can't be written is recorded as a failure that says so.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -23,8 +22,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db
 from django_jobs.conf import jobs_settings
+from django_jobs.lifecycle.successes import lock_tokens, prune_delay, succeed_portable, succeed_postgresql
 from django_jobs.outcomes import (
-    Attempt,
     Cancelled,
     ErrorInfo,
     Event,
@@ -37,6 +36,7 @@ from django_jobs.outcomes import (
     TimedOut,
 )
 from django_jobs.retry import End, decide, is_database_conflict
+from django_jobs.serializers import dumps
 from django_jobs.statuses import FINAL, Move, Status, check
 
 logger = logging.getLogger("django_jobs.record")
@@ -71,12 +71,6 @@ class _Asked:
     delete_job: bool
 
 
-def prune_delay(attempt: Attempt, status: Status) -> float | None:
-    """Return after how many seconds a job that ends as `status` is pruned; None: never."""
-    retention: dict[str, float | None] = {**jobs_settings().retention, **(attempt.retention or {})}
-    return retention.get(status)
-
-
 def record(connection: BaseDatabaseWrapper, finished: Sequence[Finished], *, worker_name: str) -> Recorded:
     """Write the outcomes in the caller's open transaction; the caller commits, and then dispatches `events`.
 
@@ -100,8 +94,11 @@ def _is_plain(item: Finished) -> bool:
     return isinstance(item.outcome, Succeeded) and not item.logs and not item.outcome.note
 
 
+_Write = Callable[[BaseDatabaseWrapper, Sequence[Finished], str], tuple[Recorded, list[Finished]]]
+
+
 def _isolated(
-    connection: BaseDatabaseWrapper, items: Sequence[Finished], result: Recorded, worker_name: str, write: Any
+    connection: BaseDatabaseWrapper, items: Sequence[Finished], result: Recorded, worker_name: str, write: _Write
 ) -> list[Finished]:
     """Write a batch in a savepoint; when it fails, write its members one by one."""
     items = sorted(items, key=lambda item: item.attempt.job_id)
@@ -112,11 +109,10 @@ def _isolated(
         if db.dialect(connection).is_connection_loss(error) or _is_rolled_back(connection, error):
             raise
         if len(items) == 1:
-            if is_database_conflict(error):
+            is_last_resort = isinstance(items[0].outcome, Failed) and items[0].outcome.error.exception_class == _UNWRITABLE
+            if is_last_resort or is_database_conflict(error):
                 result.later.append(items[0])
                 return []
-            if isinstance(items[0].outcome, Failed) and items[0].outcome.error.exception_class == _UNWRITABLE:
-                raise
             logger.exception("The outcome of job %s could not be written", items[0].attempt.job_id)
             return _isolated(connection, [_unwritable(items[0], error)], result, worker_name, _record_others)
         left = []
@@ -142,92 +138,6 @@ def _is_rolled_back(connection: BaseDatabaseWrapper, error: BaseException) -> bo
     return connection.vendor == "mysql" and db.errno(error) == 1213
 
 
-# -- successes, in one statement -------------------------------------------------------------------
-
-
-def _record_successes(
-    connection: BaseDatabaseWrapper, items: Sequence[Finished], worker_name: str
-) -> tuple[Recorded, list[Finished]]:
-    if connection.vendor == "postgresql":
-        done = _succeed_postgresql(connection, items)
-    else:
-        done = _succeed_portable(connection, items)
-    part = Recorded()
-    left = []
-    for item in items:
-        if item.attempt.job_id in done:
-            part.done.append(item.attempt.token)
-            part.events.append(_event("job_succeeded", item, Status.SUCCEEDED))
-        else:
-            left.append(item)  # taken over, or somebody asked to cancel: looked at singly
-    return part, left
-
-
-def _succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:
-    check(Move.RECORD, Status.RUNNING, Status.SUCCEEDED)
-    # Lock order: own lock rows (held by this session already), then jobs by id. Primary keys throughout.
-    sql = (
-        "WITH o AS MATERIALIZED (SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::float8[], %s::float8[])"
-        " o(id, token, result, run_seconds, prune)"
-        f" WHERE NOT EXISTS (SELECT 1 FROM {db.CANCEL} c WHERE c.job_id = o.id)),"
-        f" gone AS (DELETE FROM {db.LOCK} l USING o WHERE l.job_id = o.id AND l.token = o.token RETURNING l.job_id)"
-        f" UPDATE {db.JOB} j SET status = 'succeeded', last_outcome = 'succeeded', result = o.result::jsonb, reason = '',"
-        " finished_at = clock_timestamp(), run_seconds = o.run_seconds, deaths = 0,"
-        " prune_at = clock_timestamp() + o.prune * interval '1 second'"
-        " FROM o JOIN gone ON gone.job_id = o.id WHERE j.id = o.id AND j.status = 'running' RETURNING j.id"
-    )
-    params: list[list[Any]] = [[], [], [], [], []]
-    for item in items:
-        assert isinstance(item.outcome, Succeeded)
-        row = (
-            item.attempt.job_id,
-            item.attempt.token,
-            None if item.outcome.result is None else _json(item.outcome.result),
-            item.run_seconds,
-            prune_delay(item.attempt, Status.SUCCEEDED),
-        )
-        for column, value in zip(params, row, strict=True):
-            column.append(value)
-    with connection.cursor() as cursor:
-        cursor.execute(sql, params)
-        return {row[0] for row in cursor.fetchall()}
-
-
-def _succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:
-    dialect = db.dialect(connection)
-    now = dialect.now_sql
-    done: set[UUID] = set()
-    with connection.cursor() as cursor:
-        for chunk in db.batches(items, 100):
-            tokens = _locks(cursor, dialect, chunk)
-            good = [item for item in chunk if tokens.get(item.attempt.job_id) == item.attempt.token]
-            marks, ids = dialect.marks(item.attempt.job_id for item in good)
-            if not good:
-                continue
-            cursor.execute(f"SELECT job_id FROM {db.CANCEL} WHERE job_id IN ({marks})", ids)
-            asked = {dialect.to_uuid(row[0]) for row in cursor.fetchall()}
-            good = [item for item in good if item.attempt.job_id not in asked]
-            if not good:
-                continue
-            marks, ids = dialect.marks(item.attempt.job_id for item in good)
-            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", [item.attempt.job_id for item in good]))
-            cases = " ".join(["WHEN %s THEN %s"] * len(good))
-
-            def case(values: list[Any], good: list[Finished] = good) -> list[Any]:
-                return [x for item, v in zip(good, values, strict=True) for x in (dialect.uuid(item.attempt.job_id), v)]
-
-            results = [None if i.outcome.result is None else _json(i.outcome.result) for i in good]  # type: ignore[union-attr]
-            prunes = [prune_delay(item.attempt, Status.SUCCEEDED) for item in good]
-            cursor.execute(
-                f"UPDATE {db.JOB}{dialect.by_key} SET status = 'succeeded', last_outcome = 'succeeded', reason = '', deaths = 0,"
-                f" finished_at = {now}, result = CASE id {cases} END, run_seconds = CASE id {cases} END,"
-                f" prune_at = {dialect.now_plus(f'CASE id {cases} END')} WHERE id IN ({marks}) AND status = 'running'",
-                [*case(results), *case([item.run_seconds for item in good]), *case(prunes), *ids],
-            )
-            done |= {item.attempt.job_id for item in good}
-    return done
-
-
 def _clear_confirmed(
     connection: BaseDatabaseWrapper, items: Sequence[Finished], worker_name: str
 ) -> tuple[Recorded, list[Finished]]:
@@ -245,13 +155,22 @@ def _clear_confirmed(
     return part, []
 
 
-def _locks(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> dict[UUID, UUID]:
-    """Return the tokens of the lock rows of these jobs, locked by this transaction."""
-    marks, ids = dialect.marks(item.attempt.job_id for item in items)
-    cursor.execute(
-        f"SELECT job_id, token FROM {db.LOCK}{dialect.by_key} WHERE job_id IN ({marks}) ORDER BY job_id{dialect.for_change}", ids
-    )
-    return {dialect.to_uuid(row[0]): dialect.to_uuid(row[1]) for row in cursor.fetchall()}
+def _record_successes(
+    connection: BaseDatabaseWrapper, items: Sequence[Finished], worker_name: str
+) -> tuple[Recorded, list[Finished]]:
+    if connection.vendor == "postgresql":
+        done = succeed_postgresql(connection, items)
+    else:
+        done = succeed_portable(connection, items)
+    part = Recorded()
+    left = []
+    for item in items:
+        if item.attempt.job_id in done:
+            part.done.append(item.attempt.token)
+            part.events.append(_event("job_succeeded", item, Status.SUCCEEDED))
+        else:
+            left.append(item)  # taken over, or somebody asked to cancel: looked at singly
+    return part, left
 
 
 # -- everything else --------------------------------------------------------------------------------
@@ -264,7 +183,7 @@ def _record_others(
     part = Recorded()
     with connection.cursor() as cursor:
         for chunk in db.batches(items, 200):
-            tokens = _locks(cursor, dialect, chunk)
+            tokens = lock_tokens(cursor, dialect, chunk)
             good = [item for item in chunk if tokens.get(item.attempt.job_id) == item.attempt.token]
             part.fenced += [item.attempt.token for item in chunk if tokens.get(item.attempt.job_id) != item.attempt.token]
             if not good:
@@ -441,5 +360,4 @@ def _event(name: str, item: Finished, status: Status, reason: str = "") -> Event
     )
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_json = dumps

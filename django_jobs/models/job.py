@@ -6,12 +6,12 @@ from typing import Any
 
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_jobs.ids import uuid7
 from django_jobs.statuses import FINAL, LABELS, LIVE, PENDING, Status
 
+from ..db import DatabaseNow
 from .fields import PartialIndex, PartialUnique
 
 PRIORITY_MIN, PRIORITY_MAX = -100, 100
@@ -38,7 +38,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def due(self) -> JobQuerySet:
         """Scheduled jobs whose time has come by the database's clock (index `django_jobs_live`)."""
-        return self.filter(status=Status.SCHEDULED, due_at__lte=Now()).order_by("due_at", "id")
+        return self.filter(status=Status.SCHEDULED, due_at__lte=DatabaseNow()).order_by("due_at", "id")
 
 
 class Job(models.Model):
@@ -54,7 +54,7 @@ class Job(models.Model):
     metadata = models.JSONField(_("metadata"), default=dict, blank=True)
     tags = models.JSONField(_("tags"), default=list, blank=True)
     context = models.JSONField(_("context"), default=dict, blank=True)
-    created_by = models.CharField(_("created by"), max_length=64, null=True, blank=True)  # noqa: DJ001 - unknown is not empty
+    created_by = models.CharField(_("created by"), max_length=64, null=True, blank=True)
 
     queue = models.CharField(_("queue"), max_length=100, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0)
@@ -82,7 +82,7 @@ class Job(models.Model):
     last_outcome = models.CharField(_("last outcome"), max_length=12, blank=True, default="")
     worker = models.CharField(_("worker"), max_length=64, blank=True, default="")
 
-    unique_key = models.CharField(_("unique key"), max_length=128, null=True, blank=True)  # noqa: DJ001 - NULL frees the key
+    unique_key = models.CharField(_("unique key"), max_length=128, null=True, blank=True)
 
     output = models.JSONField(_("output"), null=True, blank=True)
     progress = models.JSONField(_("progress"), null=True, blank=True)

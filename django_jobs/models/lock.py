@@ -12,9 +12,9 @@ A lock row whose job is not running is rubbish, not evidence.
 from __future__ import annotations
 
 from django.db import NotSupportedError, connections, models
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..db import DatabaseNow
 from .job import Job
 
 
@@ -30,7 +30,7 @@ class JobLockQuerySet(models.QuerySet["JobLock"]):
 
     def expired(self) -> JobLockQuerySet:
         """Rows past `expires_at`: what a dead worker leaves, or one that can't refresh. Says nothing about row locks."""
-        return self.filter(expires_at__lt=Now())
+        return self.filter(expires_at__lt=DatabaseNow())
 
     def unheld(self) -> JobLockQuerySet:
         """Rows that nobody holds, locked FOR UPDATE by the caller's transaction: past `expires_at` and not locked.
@@ -71,7 +71,7 @@ class CancelRequest(models.Model):
     """A wish to stop a running job. A row of its own, so that asking locks nothing of the job."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, db_constraint=False, related_name="cancel_requests")
-    requested_at = models.DateTimeField(_("requested at"), db_default=Now())
+    requested_at = models.DateTimeField(_("requested at"), db_default=DatabaseNow())
     requested_by = models.CharField(_("requested by"), max_length=64, blank=True, default="")
     reason = models.CharField(_("reason"), max_length=500, blank=True, default="")
     force = models.BooleanField(_("force"), default=False)  # kill the process if the task does not stop

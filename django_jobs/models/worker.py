@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
+
+from ..db import DatabaseNow
 
 
 class WorkerKind(models.TextChoices):
@@ -28,8 +29,8 @@ class Worker(models.Model):
     running = models.IntegerField(_("running"), default=0)
     memory_mb = models.FloatField(_("memory (MB)"), null=True)
     version = models.CharField(_("version"), max_length=64, blank=True, default="")
-    started_at = models.DateTimeField(_("started at"), db_default=Now())
-    seen_at = models.DateTimeField(_("seen at"), db_default=Now())
+    started_at = models.DateTimeField(_("started at"), db_default=DatabaseNow())
+    seen_at = models.DateTimeField(_("seen at"), db_default=DatabaseNow())
     stopped_at = models.DateTimeField(_("stopped at"), null=True)
     stop_reason = models.CharField(_("reason for the stop"), max_length=255, blank=True, default="")
     jobs_done = models.BigIntegerField(_("jobs done"), default=0)
@@ -51,7 +52,7 @@ class Leader(models.Model):
 
     name = models.CharField(_("service"), max_length=32, primary_key=True)
     worker = models.UUIDField(_("worker"), null=True)
-    next_at = models.DateTimeField(_("next sweep"), db_default=Now())
+    next_at = models.DateTimeField(_("next sweep"), db_default=DatabaseNow())
     ran_at = models.DateTimeField(_("last sweep"), null=True)
     touched = models.BigIntegerField(_("rows touched"), default=0)
     error = models.CharField(_("last error"), max_length=500, blank=True, default="")

@@ -1,8 +1,8 @@
 """The board: a piece of shared memory in which a process says what it runs, read by its supervisor.
 
-Written by the process with plain stores, without locks and without a system call, so that it costs a microsecond a job and says the
-truth even after `kill -9` or while a C call keeps the interpreter's lock. The supervisor acts on a slot only when it has seen the same thing
-twice, so a torn read does no harm.
+Written by the process with plain stores, without locks and without a system call, so that it costs a microsecond a job and says
+the truth even after `kill -9` or while a C call keeps the interpreter's lock. The supervisor acts on a slot only when it has seen
+the same thing twice, so a torn read does no harm.
 """
 
 from __future__ import annotations
@@ -145,7 +145,10 @@ class Board:
         return (slot for active, slot in self._slots() if active == _RUNNING)
 
     def begun(self) -> dict[UUID, float] | None:
-        """Return the tokens of what has begun and is not recorded yet, with the times of their starts; None if the board can't tell."""
+        """Return the tokens of what has begun and is not recorded yet, with the times of their starts;
+
+        None if the board can't tell.
+        """
         if struct.unpack_from("<q", self._map, _OVERFLOW_AT)[0]:
             return None
         return {slot.token: slot.started for _, slot in self._slots()}

@@ -1,15 +1,16 @@
 """The control loop: records what finished, claims what is next and holds what is in hand, over a connection of its own.
 
-One cycle is one transaction: outcomes, reports, hand-backs and claims together; its commit and the lock on every row in hand travel as one
-message (`Dialect.hold`), and no function starts before the answer lists its token. The transaction that this opens is the next
-cycle's. While nothing happens it is cut into slices: `expires_at` moves on, the rows are locked again.
+One cycle is one transaction: outcomes, reports, hand-backs and claims together; its commit and the lock on every row in hand
+travel as one message (`Dialect.hold`), and no function starts before the answer lists its token. The transaction that this opens
+is the next cycle's. While nothing happens it is cut into slices: `expires_at` moves on, the rows are locked again.
 
 What happens on each failure:
 
 * A statement fails: back to the savepoint, the outcomes wait for the next cycle, the rows are held again before anything else.
-* The connection is lost: nothing starts any more; what has not begun is taken back. Running functions go on, for their `expires_at` is fresh.
-  After the reconnect, in this order: hold what is in hand, find out which outcomes landed in the commit whose answer was lost, give back what
-  was claimed in it. A token that is gone was taken over: its copy is stopped and its outcome dropped.
+* The connection is lost: nothing starts any more; what has not begun is taken back. Running functions go on, for their
+  `expires_at` is fresh. After the reconnect, in this order: hold what is in hand, find out which outcomes landed in the commit
+  whose answer was lost, give back what was claimed in it. A token that is gone was taken over: its copy is stopped and its
+  outcome dropped.
 * No answer at all: `Confirmation` says how long, and the process stops its copies before the grace is over (see `process`).
 * A refusal (the database says that it is down): no sweeper can judge either, so the count starts again.
 """
@@ -19,7 +20,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,59 +28,31 @@ from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError
 
-from django_jobs import db, wakeup
-from django_jobs.lifecycle.claim import claim, promote, unclaim
+from django_jobs import db
+from django_jobs.lifecycle.claim import promote, unclaim
 from django_jobs.lifecycle.fence import CancelWish, Note, cancel_wishes, tokens_recorded, write_notes
 from django_jobs.lifecycle.record import record
 from django_jobs.outcomes import Attempt, Event, Finished, HandedBack
+from django_jobs.worker.claims import Claims
 from django_jobs.worker.hold import Hands, InHand, boottime
+from django_jobs.worker.options import ControlOptions, Counters
 from django_jobs.worker.pool import Pool
 from django_jobs.worker.queues import QueueWatch
 
 logger = logging.getLogger("django_jobs.worker")
 
-#: Rows claimed in one cycle: more would make the commit, and with it the wait of a finished job, longer.
-BATCH = 100
-#: Claim ahead what is likely to begin within this time...
-AHEAD_SECONDS = 0.05
-#: ... and give back what has not begun after this.
+#: Give back what was claimed ahead and has not begun after this.
 HAND_BACK_SECONDS = 0.5
 #: How often somebody's wish to cancel is looked for.
 CANCEL_SECONDS = 1.0
 #: Somebody's open transaction has a job locked: its outcome is tried again after this.
 LATER_SECONDS = 2.0
-#: Kinds of slots.
-THREADS, LOOP = "threads", "loop"
 
 
 class Stops(Protocol):
     """What the control loop asks of an executor."""
 
     def cancel(self, token: UUID, reason: str = "") -> bool: ...
-
-
-@dataclass(slots=True)
-class ControlOptions:
-    """What the loop needs to know of the worker's options. Seconds."""
-
-    alias: str
-    grace: float
-    slice: float
-    poll: float
-    max_jobs: int | None = None
-    drain_when_empty: bool = False
-
-
-@dataclass(slots=True)
-class Counters:
-    """Since the start of the process."""
-
-    claimed: int = 0
-    done: int = 0
-    fenced: int = 0
-    handed_back: int = 0
-    cycles: int = 0
-    last_error: str = ""
 
 
 @dataclass
@@ -99,14 +71,22 @@ class Control:
     async_tasks: frozenset[str] = frozenset()
     known: Callable[[str], bool] = lambda name: True
     listens: bool = False
-    on_cycle: Callable[[Control], None] = lambda control: None
     wake: threading.Event = field(default_factory=threading.Event)
     counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
         self.connection = db.control_connection(self.options.alias)
         self.dialect = db.dialect(self.connection)
-        self.hands = Hands(self.connection, grace=self.options.grace, slice=self.options.slice, on_taken=self._taken)
+        self.hands = Hands(self.connection, grace=self.options.grace, slice_seconds=self.options.slice, on_taken=self._taken)
+        self.claims = Claims(
+            self.hands,
+            self.pool,
+            self.queues,
+            worker=self.worker,
+            name=self.name,
+            poll=self.options.poll,
+            async_tasks=self.async_tasks,
+        )
         self.draining = False
         self.stopped = threading.Event()
         self._ahead: list[tuple[float, Attempt]] = []  # held, prefetched, not yet promoted
@@ -117,9 +97,7 @@ class Control:
         self._notes_lock = threading.Lock()
         self._connected = False
         self._is_complaining = False
-        self._look_again_at = 0.0
-        self._empty: set[str] = set()  # kinds of which the last claim found less than it wanted
-        self._next_poll = self._next_cancel = 0.0
+        self._next_cancel = 0.0
 
     # -- from other threads
 
@@ -139,14 +117,11 @@ class Control:
     @property
     def is_idle(self) -> bool:
         """Whether there was nothing to claim at the last look, and nothing is in hand."""
-        kinds = {THREADS, LOOP} if self.async_tasks else {THREADS}
-        return self._connected and self._empty >= kinds and not self.hands.items and not self._to_record and not self._later
+        return self._connected and self.claims.is_empty and not (self.hands.items or self._to_record or self._later)
 
     def woken(self, queue: str) -> None:
-        """There is work in `queue`: claim now, and look again a little later."""
-        self.queues.seen(queue)
-        self._next_poll = 0.0
-        self._look_again_at = time.monotonic() + wakeup.SECOND_LOOK_SECONDS
+        """There is work in `queue`."""
+        self.claims.woken(queue)
         self.wake.set()
 
     # -- the loop
@@ -170,7 +145,6 @@ class Control:
                 self.wake.wait(pause)
                 pause = min(pause * 2, self.options.grace / 4)
                 continue
-            self.on_cycle(self)
             self.wake.wait(self._timeout())
         self._disconnect(None)
         self.stopped.set()
@@ -186,12 +160,12 @@ class Control:
         until = now + self.options.poll
         if self.pool.has_finished and self.pool.waiting <= self.pool.threads:
             return 0.0
-        if any(kind not in self._empty for kind in self._wanted()):
+        if self.claims.is_hungry(self._wanted()):
             return 0.0
         if not self.draining:
-            until = min(until, max(self._next_poll, now))
-            if self._look_again_at > now:
-                until = min(until, self._look_again_at)
+            until = min(until, max(self.claims.next_poll, now))
+            if self.claims.look_again_at > now:
+                until = min(until, self.claims.look_again_at)
         if self.hands.items:
             until = min(until, self.hands.last_hold + self.options.slice, self._next_cancel)
         if self._ahead or self.pool.waiting:
@@ -279,7 +253,7 @@ class Control:
         if self._to_record:
             self.hands.begin()
             if not self.listens:
-                self._next_poll = 0.0  # no notification tells of a follow-up that these jobs have enqueued
+                self.claims.next_poll = 0.0  # no notification tells of a follow-up that these jobs have enqueued
             result = record(self.connection, self._to_record, worker_name=self.name)
             events, done = result.events, result.done + result.fenced
             self._taken([self.hands.items[token] for token in result.fenced if token in self.hands.items])
@@ -288,7 +262,7 @@ class Control:
             later = []
         self._write_notes()
         promoted = self._promote()
-        claimed = self._claim(now)
+        claimed = self.claims.claim(now, self._wanted())
         self._commit(done, later, promoted, claimed, events)
         if self.hands.items and now >= self._next_cancel:
             self._next_cancel = now + CANCEL_SECONDS
@@ -328,75 +302,18 @@ class Control:
         """Choose what may begin next among what was claimed ahead, and count it as started."""
         if not self._ahead or self.draining:
             return []
-        room = self.pool.free_threads + self.pool.lookahead(AHEAD_SECONDS, BATCH) - self.pool.waiting
-        chosen = [attempt for _, attempt in self._ahead[: max(room, 0)] if self.hands.may_start(attempt)]
+        chosen = [attempt for _, attempt in self._ahead[: max(self.claims.room(), 0)] if self.hands.may_start(attempt)]
         if chosen:
             self.hands.begin()
             promote(self.connection, chosen)
         return chosen
 
     def _wanted(self) -> dict[str, int]:
-        """Return how many more attempts of each kind this process could begin soon."""
         if self.draining or not self._connected:
             return {}
-        ahead = self.pool.lookahead(AHEAD_SECONDS, BATCH) - self.pool.waiting
-        wanted = {THREADS: min(BATCH, max(0, self.pool.free_threads + ahead - len(self._ahead)))}
-        if self.async_tasks:
-            wanted[LOOP] = min(BATCH, self.pool.free_async)
-        if self.options.max_jobs is not None:
-            left = self.options.max_jobs - self.counters.done - len(self.hands.items)
-            for kind in wanted:
-                wanted[kind] = max(0, min(wanted[kind], left))
-                left -= wanted[kind]
-        return {kind: count for kind, count in wanted.items() if count}
-
-    def _claim(self, now: float) -> list[Attempt]:
-        is_due = now >= self._next_poll or (self._look_again_at and now >= self._look_again_at)
-        if now >= self._look_again_at:
-            self._look_again_at = 0.0
-        wanted = {kind: count for kind, count in self._wanted().items() if is_due or kind not in self._empty}
-        if not wanted:
-            return []
-        self._next_poll = now + self.options.poll
-        if not self.hands.is_open and not self._is_work_likely():
-            self._empty.update(wanted)
-            return []
-        self.queues.refresh(self.connection, now)
-        if self.connection.vendor != "postgresql":
-            self.hands.begin()  # elsewhere a claim is several statements
-        claimed: list[Attempt] = []
-        for kind, count in wanted.items():
-            found = self._claim_kind(kind, count)
-            if len(found) < count:
-                self._empty.add(kind)
-            else:
-                self._empty.discard(kind)
-            claimed += found
-        self.counters.claimed += len(claimed)
-        return claimed
-
-    def _claim_kind(self, kind: str, count: int) -> list[Attempt]:
-        if kind == LOOP:
-            free, queues = count, self.queues.filter(only=self.async_tasks)
-        else:
-            free, queues = self.pool.free_threads, self.queues.filter(skip=self.async_tasks)
-        return claim(
-            self.connection,
-            worker=self.worker,
-            worker_name=self.name,
-            tokens=[uuid.uuid4() for _ in range(count)],
-            free=free,
-            grace=self.options.grace,
-            queues=queues,
-        )
-
-    def _is_work_likely(self) -> bool:
-        """Without row locks, or where a claim is several statements, look before taking a lock. Elsewhere the claim is the look."""
-        if self.connection.vendor == "postgresql":
-            return True
-        with self.connection.cursor() as cursor:
-            cursor.execute(f"SELECT 1 FROM {db.JOB} WHERE status = 'ready' AND parked = '' LIMIT 1")
-            return cursor.fetchone() is not None
+        limit = self.options.max_jobs
+        left = None if limit is None else limit - self.counters.done - len(self.hands.items)
+        return self.claims.wanted(len(self._ahead), left)
 
     def _commit(
         self,

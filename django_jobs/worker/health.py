@@ -1,4 +1,7 @@
-"""A small HTTP server for probes: `/live` (the supervisor's loop turns), `/ready` (processes work and reach the database), `/` (details)."""
+"""A small HTTP server for probes:
+
+`/live` (the supervisor's loop turns), `/ready` (processes work and reach the database), `/` (details).
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,10 @@ def report(supervisor: Supervisor) -> dict[str, Any]:
     """Return how the worker tree is, as JSON."""
     now = time.monotonic()
     processes = []
+    is_working = False
     for child in list(supervisor.children):
         header = child.board.read_header()
+        is_working = is_working or (header.state == board.WORKING and now - header.beat < STALE_SECONDS)
         processes.append(
             {
                 "name": child.name,
@@ -36,10 +41,9 @@ def report(supervisor: Supervisor) -> dict[str, Any]:
             }
         )
     is_live = now - supervisor.ticked < STALE_SECONDS
-    working = [p for p in processes if p["state"] == "working" and (p["silent_seconds"] or 0) < STALE_SECONDS]
     return {
         "live": is_live,
-        "ready": is_live and bool(working) and supervisor.recovery.is_connected,
+        "ready": is_live and is_working and supervisor.recovery.is_connected,
         "name": supervisor.name,
         "database": "connected" if supervisor.recovery.is_connected else supervisor.recovery.last_error or "not connected yet",
         "maintenance": supervisor.maintenance.health() if supervisor.maintenance is not None else None,
@@ -53,7 +57,7 @@ class HealthServer:
 
     def __init__(self, supervisor: Supervisor, host: str, port: int) -> None:
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802 - the name is http.server's
+            def do_GET(self) -> None:
                 try:
                     body = report(supervisor)
                 except Exception as error:
@@ -68,7 +72,7 @@ class HealthServer:
                 self.end_headers()
                 self.wfile.write(text)
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
+            def log_message(self, *args: Any) -> None:
                 """Probes are not news."""
 
         self._server = ThreadingHTTPServer((host, port), Handler)

@@ -1,8 +1,9 @@
 """The rows in hand, and the transaction that holds them.
 
-Everything here runs in the control loop's thread, on the control connection. `hold` commits what is open and locks the rows in hand in the next
-transaction, which stays open; an attempt whose token the answer did not list is *unconfirmed*: it must not start. Why a token may be missing is
-looked up by a plain read: another transaction has the row locked just now (tried again at the next hold), or it is gone (taken over).
+Everything here runs in the control loop's thread, on the control connection. `hold` commits what is open and locks the rows in
+hand in the next transaction, which stays open; an attempt whose token the answer did not list is *unconfirmed*: it must not
+start. Why a token may be missing is looked up by a plain read: another transaction has the row locked just now (tried again at
+the next hold), or it is gone (taken over).
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ class Hands:
     """What a worker process has in hand. `on_taken` is told of attempts that were taken over."""
 
     def __init__(
-        self, connection: BaseDatabaseWrapper, *, grace: float, slice: float, on_taken: Callable[[Iterable[InHand]], None]
+        self, connection: BaseDatabaseWrapper, *, grace: float, slice_seconds: float, on_taken: Callable[[Iterable[InHand]], None]
     ) -> None:
         self.connection = connection
         self.dialect = db.dialect(connection)
-        self.grace, self.slice = grace, slice
+        self.grace, self.slice = grace, slice_seconds
         self.items: dict[UUID, InHand] = {}
         self.unconfirmed: set[UUID] = set()  # tokens that the last hold did not list
         self.confirmation = Confirmation()

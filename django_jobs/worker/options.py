@@ -56,3 +56,25 @@ class ProcessOptions:
         """Read what `dump` wrote."""
         values: dict[str, Any] = json.loads(text)
         return cls(**{**values, "options": WorkerOptions(**values["options"])})
+
+
+@dataclass(slots=True)
+class ControlOptions:
+    """What the loop needs to know of the worker's options. Seconds."""
+
+    alias: str
+    grace: float
+    slice: float
+    poll: float
+    max_jobs: int | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start of the process."""
+
+    done: int = 0
+    fenced: int = 0
+    handed_back: int = 0
+    cycles: int = 0
+    last_error: str = ""

@@ -1,7 +1,7 @@
 """The pool: threads, and coroutines on one loop, that run attempts; meets the control loop in two in-process queues.
 
-`put` hands attempts in, `take_finished` takes them out. An attempt that no slot has begun can be taken back at any time; beginning one
-and taking it back are both a `popleft` of the same deque, so exactly one of them gets it.
+`put` hands attempts in, `take_finished` takes them out. An attempt that no slot has begun can be taken back at any time;
+beginning one and taking it back are both a `popleft` of the same deque, so exactly one of them gets it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Pool:
         for inbox in (self._inbox, self._async_inbox):
             while inbox:
                 try:
-                    since, attempt = inbox[0]
+                    since, _ = inbox[0]
                     if since > limit:
                         break
                     popped = inbox.popleft()

@@ -1,9 +1,9 @@
 """One worker process: `python -m django_jobs.worker.process`, started by the supervisor.
 
-Its threads: the control loop with its own connection; the pool; the watchdog; one that tells listeners; one that reads the supervisor's
-words from standard input (`wake QUEUE`, `stop`; its end means that the supervisor is gone, and is an order to stop in order). The main thread
-guards: it writes the board's header, looks at memory and age, and ends the process when the database has given no answer for so long that
-others may soon take its jobs over.
+Its threads: the control loop with its own connection; the pool; the watchdog; one that tells listeners; one that reads the
+supervisor's words from standard input (`wake QUEUE`, `stop`; its end means that the supervisor is gone, and is an order to stop
+in order). The main thread guards: it writes the board's header, looks at memory and age, and ends the process when the database
+has given no answer for so long that others may soon take its jobs over.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Process:
         from django_jobs.lifecycle.fence import fence_success
         from django_jobs.task import find_task, registered
         from django_jobs.worker.board import Board
-        from django_jobs.worker.control import Control, ControlOptions
+        from django_jobs.worker.control import Control
+        from django_jobs.worker.options import ControlOptions
         from django_jobs.worker.pool import Pool
         from django_jobs.worker.queues import QueueWatch
         from django_jobs.worker.teller import Teller
@@ -101,7 +102,7 @@ class Process:
         self.executor = Executor(
             self.link, find_task=find_task, watchdog=self.watchdog, database=database, fence=fence, board=self.board
         )
-        tasks: dict[str, Task] = dict(registered())
+        tasks: dict[str, Task[..., Any]] = dict(registered())
         self.async_tasks = (
             frozenset(name for name, task in tasks.items() if is_coroutine(task))
             if self.worker_options.async_jobs
@@ -237,10 +238,14 @@ class Process:
         self.board.doom(token, jobs_settings().timeout_grace)
 
     def _show_stacks(self) -> None:
-        print(f"Worker {self.options.name}:\n{self.executor.stacks()}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"Worker {self.options.name}:\n{self.executor.stacks()}\n")
+        sys.stderr.flush()
 
     def _keep_forks_out(self) -> None:
-        """Put /dev/null over the control socket in every process that a job forks: it must not share the session that holds our rows."""
+        """Put /dev/null over the control socket in every process that a job forks:
+
+        it must not share the session that holds our rows.
+        """
 
         def after_fork() -> None:
             raw = self.control.connection.connection

@@ -37,9 +37,9 @@ class QueueWatch:
 
     def seen(self, queue: str) -> None:
         """A notification named `queue`: if a pattern means it, take from it at once."""
-        if self._has_patterns and self._names is not None and queue not in self._names:
-            if any(matches(pattern, queue) for pattern in self.include):
-                self._names = self._sorted({*self._names, queue})
+        is_new = self._has_patterns and self._names is not None and queue not in self._names
+        if is_new and self._names is not None and any(matches(pattern, queue) for pattern in self.include):
+            self._names = self._sorted({*self._names, queue})
 
     def is_wanted(self, queue: str) -> bool:
         """Whether this worker takes jobs from `queue`."""

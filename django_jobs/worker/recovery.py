@@ -1,8 +1,8 @@
 """What the supervisor does in the database: recovers the rows of its dead children, and keeps the registry of its processes.
 
-A thread of its own, so that an unreachable database never keeps the supervisor from watching and killing processes. **A job is never handed
-back while its function may still run**: a death arrives here after the process was reaped and its group killed; its database sessions are
-then ended, and only when the server says that they are gone are its rows recovered.
+A thread of its own, so that an unreachable database never keeps the supervisor from watching and killing processes. **A job is
+never handed back while its function may still run**: a death arrives here after the process was reaped and its group killed; its
+database sessions are then ended, and only when the server says that they are gone are its rows recovered.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, close_old_connections, connections
-from django.db.models.functions import Now
 
 from django_jobs import __version__, db
 from django_jobs.conf import jobs_settings
+from django_jobs.db import DatabaseNow
 from django_jobs.lifecycle.recover import recover_worker
 from django_jobs.models import JobLock, Worker, WorkerKind
 from django_jobs.outcomes import Outcome
@@ -170,7 +170,7 @@ class Recovery:
         if events.left:
             logger.warning("%d jobs of a dead process are locked by somebody else: the requeuer takes them later.", events.left)
         Worker.objects.using(self.alias).filter(id=death.worker).update(
-            stopped_at=Now(), stop_reason=death.cause[:255], running=0
+            stopped_at=DatabaseNow(), stop_reason=death.cause[:255], running=0
         )
         if not death.is_orderly:
             logger.warning("A process died (%s): %d running jobs were dealt with.", death.cause, count)
@@ -236,13 +236,13 @@ class Recovery:
                     },
                 )
                 self._registered.add(entry.id)
-            elif not workers.filter(id=entry.id, stopped_at=None).update(seen_at=Now(), **changing):
+            elif not workers.filter(id=entry.id, stopped_at=None).update(seen_at=DatabaseNow(), **changing):
                 # Maintenance elsewhere took a long silence for an end; here is the proof of the contrary.
-                workers.filter(id=entry.id).update(seen_at=Now(), stopped_at=None, stop_reason="", **changing)
+                workers.filter(id=entry.id).update(seen_at=DatabaseNow(), stopped_at=None, stop_reason="", **changing)
 
     def _sign_off(self) -> None:
         Worker.objects.using(self.alias).filter(id__in=self._registered, stopped_at=None).update(
-            stopped_at=Now(), stop_reason="stopped", running=0
+            stopped_at=DatabaseNow(), stop_reason="stopped", running=0
         )
 
 

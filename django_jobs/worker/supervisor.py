@@ -1,7 +1,9 @@
-"""The supervisor: starts worker processes, watches them, kills what is out of time, replaces what died, passes wakes on, and stops in order.
+"""The supervisor: starts worker processes, watches them, kills what is out of time, replaces what died, passes wakes on, and
+stops in order.
 
-It runs no job and never touches a job's row in its main thread: that thread only waits, looks at boards, and kills. Beside it: `recovery` (rows of
-dead children, registry), `maintenance` (sweeps), `listener` (notifications), `health` (HTTP), each a thread with its own connection.
+It runs no job and never touches a job's row in its main thread: that thread only waits, looks at boards, and kills. Beside it:
+`recovery` (rows of dead children, registry), `maintenance` (sweeps), `listener` (notifications), `health` (HTTP), each a thread
+with its own connection.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ class Supervisor:
         if threading.current_thread() is not threading.main_thread():
             return {}
         numbers = [signal.SIGTERM, signal.SIGINT]
-        before = {number: signal.signal(number, self.request_stop) for number in numbers}
+        before: dict[int, Any] = {number: signal.signal(number, self.request_stop) for number in numbers}
         with suppress(AttributeError, ValueError):
             before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._show_stacks)
         return before

@@ -1,6 +1,7 @@
 """Tell systemd how the worker is: `sd_notify` in a few lines, since the libraries for it are stale or need a compiler.
 
-The protocol is a datagram to the socket that `NOTIFY_SOCKET` names, see the manual page sd_notify(3). Without that variable nothing happens.
+The protocol is a datagram to the socket that `NOTIFY_SOCKET` names, see the manual page sd_notify(3). Without that variable
+nothing happens.
 """
 
 from __future__ import annotations

@@ -31,7 +31,10 @@ def sender_of(backend: str) -> Any:
 
 
 class Teller:
-    """`teller(events)` returns at once. With `hooks`, a task's own hooks are called, too: for attempts that no executor has ended."""
+    """`teller(events)` returns at once. With `hooks`, a task's own hooks are called, too:
+
+    for attempts that no executor has ended.
+    """
 
     def __init__(self, *, hooks: bool = False) -> None:
         self._hooks = hooks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -26,68 +27,47 @@ class Command(BaseCommand):
     requires_migrations_checks = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.add_argument(
-            "--queue",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="Take jobs from this queue only; `name.*` means it and all below it. May be repeated: the first is served before the second.",
+        """Declare the options: what to run, on what, when to replace a process, how to end, how to be watched."""
+        add = parser.add_argument
+        for name, text in (
+            (
+                "--queue",
+                "Take jobs from this queue only; `name.*` means it and all below. The first is served before the second.",
+            ),
+            ("--exclude", "Never take jobs from this queue or those below it."),
+        ):
+            add(name, action="append", default=[], metavar="NAME", help=f"{text} May be repeated.")
+        for name, kind, default, text in (
+            ("--processes", _positive, 1, "Worker processes."),
+            ("--threads", _positive, 4, "Threads in each process: how many ordinary jobs it runs at once."),
+            ("--async-jobs", _not_negative, 20, "Coroutines at once in each process, for tasks that are `async def`."),
+        ):
+            add(name, type=kind, default=default, help=f"{text} Default: {default}.")
+        limits: tuple[tuple[str, Callable[[str], float], str, str], ...] = (
+            ("--max-jobs", _positive, "N", "Replace each process after this many jobs."),
+            ("--max-memory", _positive_number, "MB", "Replace a process when it has more resident memory than this."),
+            ("--max-age", _duration, "DURATION", "Replace a process after this time, for example 12h."),
+            ("--stop-timeout", _duration, "DURATION", "How long jobs may go on after a stop (default: STOP_TIMEOUT)."),
+            ("--health-port", _not_negative, "PORT", "Serve /live and /ready on this port."),
         )
-        parser.add_argument(
-            "--exclude",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="Never take jobs from this queue or those below it. May be repeated.",
-        )
-        parser.add_argument("--processes", type=_positive, default=1, help="Worker processes (default: 1).")
-        parser.add_argument(
-            "--threads",
-            type=_positive,
-            default=4,
-            help="Threads in each process: how many ordinary jobs it runs at once (default: 4).",
-        )
-        parser.add_argument(
-            "--async-jobs",
-            type=_not_negative,
-            default=20,
-            help="Coroutines at once in each process, for tasks that are `async def` (default: 20).",
-        )
-        parser.add_argument("--drain", action="store_true", help="End when no job is ready to run any more.")
-        parser.add_argument("--max-jobs", type=_positive, help="Replace each process after this many jobs.")
-        parser.add_argument(
-            "--max-memory",
-            type=_positive_number,
-            metavar="MB",
-            help="Replace a process when it has more resident memory than this.",
-        )
-        parser.add_argument(
-            "--max-age", type=_duration, metavar="DURATION", help="Replace a process after this time, for example 12h."
-        )
-        parser.add_argument(
-            "--stop-timeout",
-            type=_duration,
-            metavar="DURATION",
-            help="How long running jobs may go on after a stop (default: the setting STOP_TIMEOUT, 30 s).",
-        )
-        parser.add_argument(
-            "--no-maintenance", action="store_true", help="Leave the sweeps (dead workers, due jobs, retention) to other workers."
-        )
-        parser.add_argument("--no-listen", action="store_true", help="Poll only; for connections that can't LISTEN.")
-        parser.add_argument("--database", help="The database alias that holds the jobs.")
-        parser.add_argument("--name", default="", help="A name to show (default: host and process id). It identifies nobody.")
-        parser.add_argument("--health-port", type=_not_negative, help="Serve /live and /ready on this port.")
-        parser.add_argument("--health-host", default="127.0.0.1", help="The address for --health-port (default: 127.0.0.1).")
-        parser.add_argument("--log-json", action="store_true", help="Log one JSON object a line.")
-        parser.add_argument("--reload", action="store_true", help="Restart when code changes. For development.")
+        for name, number, unit, text in limits:
+            add(name, type=number, metavar=unit, help=text)
+        for name, text in (
+            ("--drain", "End when no job is ready to run any more."),
+            ("--no-maintenance", "Leave the sweeps (dead workers, due jobs, retention) to other workers."),
+            ("--no-listen", "Poll only; for connections that can't LISTEN."),
+            ("--log-json", "Log one JSON object a line."),
+            ("--reload", "Restart when code changes. For development."),
+        ):
+            add(name, action="store_true", help=text)
+        add("--database", help="The database alias that holds the jobs.")
+        add("--name", default="", help="A name to show (default: host and process id). It identifies nobody.")
+        add("--health-host", default="127.0.0.1", help="The address for --health-port. Default: 127.0.0.1.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the supervisor, under Django's reloader if asked."""
         if "DJANGO_SETTINGS_MODULE" not in os.environ:
-            raise CommandError(
-                "Worker processes read their settings from DJANGO_SETTINGS_MODULE: set it (settings.configure() can't be passed on)."
-            )
+            raise CommandError("Set DJANGO_SETTINGS_MODULE: worker processes read it; settings.configure() can't be passed on.")
         worker = self._options(options)
         configure(worker.name or "supervisor", as_json=worker.log_json, verbosity=worker.verbosity)
         if options["reload"]:

@@ -1,0 +1,97 @@
+"""Write many successes at once, fenced: one statement on PostgreSQL, a few elsewhere. Jobs to be cancelled are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_jobs import db
+from django_jobs.conf import jobs_settings
+from django_jobs.outcomes import Attempt, Finished, Succeeded
+from django_jobs.serializers import dumps
+from django_jobs.statuses import Move, Status, check
+
+
+def prune_delay(attempt: Attempt, status: Status) -> float | None:
+    """Return after how many seconds a job that ends as `status` is pruned; None: never."""
+    retention: dict[str, float | None] = {**jobs_settings().retention, **(attempt.retention or {})}
+    return retention.get(status)
+
+
+def succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:
+    """Write successes in one statement; return the ids of the jobs that it found running and ours."""
+    check(Move.RECORD, Status.RUNNING, Status.SUCCEEDED)
+    # Lock order: own lock rows (held by this session already), then jobs by id. Primary keys throughout.
+    sql = (
+        "WITH o AS MATERIALIZED (SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::float8[], %s::float8[])"
+        " o(id, token, result, run_seconds, prune)"
+        f" WHERE NOT EXISTS (SELECT 1 FROM {db.CANCEL} c WHERE c.job_id = o.id)),"
+        f" gone AS (DELETE FROM {db.LOCK} l USING o WHERE l.job_id = o.id AND l.token = o.token RETURNING l.job_id)"
+        f" UPDATE {db.JOB} j SET status = 'succeeded', last_outcome = 'succeeded', result = o.result::jsonb, reason = '',"
+        " finished_at = clock_timestamp(), run_seconds = o.run_seconds, deaths = 0,"
+        " prune_at = clock_timestamp() + o.prune * interval '1 second'"
+        " FROM o JOIN gone ON gone.job_id = o.id WHERE j.id = o.id AND j.status = 'running' RETURNING j.id"
+    )
+    params: list[list[Any]] = [[], [], [], [], []]
+    for item in items:
+        assert isinstance(item.outcome, Succeeded)
+        row = (
+            item.attempt.job_id,
+            item.attempt.token,
+            None if item.outcome.result is None else dumps(item.outcome.result),
+            item.run_seconds,
+            prune_delay(item.attempt, Status.SUCCEEDED),
+        )
+        for column, value in zip(params, row, strict=True):
+            column.append(value)
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return {row[0] for row in cursor.fetchall()}
+
+
+def succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:
+    """Do the same in a few statements."""
+    dialect = db.dialect(connection)
+    now = dialect.now_sql
+    done: set[UUID] = set()
+    with connection.cursor() as cursor:
+        for chunk in db.batches(items, 100):
+            tokens = lock_tokens(cursor, dialect, chunk)
+            good = [item for item in chunk if tokens.get(item.attempt.job_id) == item.attempt.token]
+            marks, ids = dialect.marks(item.attempt.job_id for item in good)
+            if not good:
+                continue
+            cursor.execute(f"SELECT job_id FROM {db.CANCEL} WHERE job_id IN ({marks})", ids)
+            asked = {dialect.to_uuid(row[0]) for row in cursor.fetchall()}
+            good = [item for item in good if item.attempt.job_id not in asked]
+            if not good:
+                continue
+            marks, ids = dialect.marks(item.attempt.job_id for item in good)
+            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", [item.attempt.job_id for item in good]))
+            cases = " ".join(["WHEN %s THEN %s"] * len(good))
+
+            def case(values: list[Any], good: list[Finished] = good) -> list[Any]:
+                return [x for item, v in zip(good, values, strict=True) for x in (dialect.uuid(item.attempt.job_id), v)]
+
+            results = [None if i.outcome.result is None else dumps(i.outcome.result) for i in good]  # type: ignore[union-attr]
+            prunes = [prune_delay(item.attempt, Status.SUCCEEDED) for item in good]
+            cursor.execute(
+                f"UPDATE {db.JOB}{dialect.by_key} SET status = 'succeeded', last_outcome = 'succeeded', reason = '', deaths = 0,"
+                f" finished_at = {now}, result = CASE id {cases} END, run_seconds = CASE id {cases} END,"
+                f" prune_at = {dialect.now_plus(f'CASE id {cases} END')} WHERE id IN ({marks}) AND status = 'running'",
+                [*case(results), *case([item.run_seconds for item in good]), *case(prunes), *ids],
+            )
+            done |= {item.attempt.job_id for item in good}
+    return done
+
+
+def lock_tokens(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> dict[UUID, UUID]:
+    """Return the tokens of the lock rows of these jobs, locked by this transaction."""
+    marks, ids = dialect.marks(item.attempt.job_id for item in items)
+    cursor.execute(
+        f"SELECT job_id, token FROM {db.LOCK}{dialect.by_key} WHERE job_id IN ({marks}) ORDER BY job_id{dialect.for_change}", ids
+    )
+    return {dialect.to_uuid(row[0]): dialect.to_uuid(row[1]) for row in cursor.fetchall()}
