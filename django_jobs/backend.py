@@ -69,7 +69,7 @@ class JobsBackend(BaseTaskBackend):
         """Raise `InvalidTask` unless this back end can store jobs of `task`; the message names the field."""
         if not inspect.isroutine(task.func):
             raise InvalidTask("Task function must be defined at a module level.")
-        priority = task.priority
+        priority: Any = task.priority
         if isinstance(priority, bool) or not isinstance(priority, int | float) or priority != priority:
             raise InvalidTask(f"priority must be a whole number between {PRIORITY_MIN} and {PRIORITY_MAX}.")
         try:
@@ -90,7 +90,7 @@ class JobsBackend(BaseTaskBackend):
         nobody.
         """
         self.validate_task(task)
-        template = Template(task, self.alias, self.using)
+        template = self._template(task)
         result: JobResult[P, R] = self._store(template, [template.arguments(tuple(args), kwargs)])[0]
         return result
 
@@ -101,7 +101,7 @@ class JobsBackend(BaseTaskBackend):
     def enqueue_many(self, task: Task[P, R], calls: Iterable[Any]) -> list[JobResult[P, R]]:
         """Store a job for each of `calls` (see `JobTask.enqueue_many`), all or none; return the results in the same order."""
         self.validate_task(task)
-        template = Template(task, self.alias, self.using)
+        template = self._template(task)
         arguments = []
         for index, call in enumerate(calls):
             args, kwargs = split_call(call, index)
@@ -114,6 +114,17 @@ class JobsBackend(BaseTaskBackend):
     async def aenqueue_many(self, task: Task[P, R], calls: Iterable[Any]) -> list[JobResult[P, R]]:
         """See `enqueue_many`."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(task, calls)
+
+    def _template(self, task: Task[..., Any]) -> Template:
+        """Return what jobs of `task` have in common; kept with the task as long as nothing travels with the job."""
+        using, context = self.using, captured_context()
+        kept: Template | None = getattr(task, "_template", None)
+        if kept is not None and kept.using == using and kept.spec.backend == self.alias and not context:
+            return kept
+        template = Template(task, self.alias, using, context)
+        if isinstance(task, JobTask) and not context:
+            object.__setattr__(task, "_template", template)
+        return template
 
     def _store(self, template: Template, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
         """Insert a job for each of `calls`, now or when the other database's transaction commits; tell the listeners."""
@@ -156,7 +167,7 @@ class Template:
 
     __slots__ = ("call", "commit_alias", "serializer", "spec", "task", "using")
 
-    def __init__(self, task: Task[..., Any], backend: str, using: str) -> None:
+    def __init__(self, task: Task[..., Any], backend: str, using: str, context: dict[str, Any]) -> None:
         from .lifecycle.enqueue import JobSpec
 
         register(task)
@@ -170,7 +181,7 @@ class Template:
             queue=task.queue_name,
             priority=int(task.priority),
             run_after=None if task.run_after is None else _aware(task.run_after),
-            context=captured_context(),
+            context=context,
         )
         if isinstance(task, JobTask):
             self._take_options(task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -130,6 +130,8 @@ class JobTask(_TaskBase[P, R]):
     description: str = ""
     #: Seconds from the enqueue, by the database's clock, to the earliest start. Set by `using(run_after=<timedelta>)`.
     delay: float | None = None
+    # The back end's: what the jobs of this task have in common, made at the first enqueue.
+    _template: Any = field(init=False, default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, check in options.CHECKS.items():
@@ -147,7 +149,7 @@ class JobTask(_TaskBase[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path of the declared task, and what `using` changed."""
         declared = registered().get(self.module_path, self)
-        names = [item.name for item in fields(self) if item.name != "func"]
+        names = [item.name for item in fields(self) if item.init and item.name != "func"]
         changes = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(declared, name, None)}
         return (_unpickle, (self.module_path, changes))
 
