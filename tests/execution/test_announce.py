@@ -99,6 +99,7 @@ def test_a_log_line_that_nobody_would_see_is_not_written(slot: Slot) -> None:
     keep = Keep(level=logging.INFO)
     logger.addHandler(keep)
     level = logger.level
+    logger.setLevel(logging.INFO)
     try:
         slot.run(attempt_of(tasks.add, 1, 2))
         lines = len(records)

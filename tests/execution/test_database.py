@@ -62,7 +62,11 @@ def test_an_interrupted_job_leaves_no_connection(slot: Slot, executor: Executor)
 def test_an_idle_connection_is_checked_before_its_next_use(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_jobs.execution.cleanup.IDLE", 0.0)
     slot.run(attempt_of(tasks.which_session))
-    slot.pool.submit(tasks.seen[1].close).result(5)  # as when the server has gone and come back
+    with connection.cursor() as cursor:  # as when the server has gone and come back
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT pg_terminate_backend(%s)", [tasks.seen[1].info.backend_pid])
+        else:
+            cursor.execute(f"KILL {tasks.seen[1].thread_id()}")
     assert slot.run(attempt_of(tasks.which_session)).outcome == Succeeded(False)
 
 
