@@ -67,7 +67,10 @@ def filled(text: str) -> str:
     """Return the page with both written anew."""
     for name, content in (("moves", table()), ("picture", picture())):
         text, count = re.subn(
-            rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)", lambda match, new=content: match[1] + new + match[2], text, flags=re.DOTALL
+            rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)",
+            lambda match, new=content: match[1] + new + match[2],
+            text,
+            flags=re.DOTALL,
         )
         assert count == 1, name
     return text

@@ -188,7 +188,12 @@ def test_every_public_name_exists() -> None:
 def test_exceptions_that_pages_name_exist() -> None:
     known = {name for name in dir(exceptions)} | {"InvalidTask", "NotSupportedError"}
     for path in PAGES:
-        for name in set(re.findall(r"`(Invalid\w+|Unknown[A-Z]\w+|Wait[A-Z]\w+|Attempt[A-Z]\w+|Related\w+|Job[A-Z]\w*(?:Exist|Error|Timeout|Cancelled))`", path.read_text())):
+        for name in set(
+            re.findall(
+                r"`(Invalid\w+|Unknown[A-Z]\w+|Wait[A-Z]\w+|Attempt[A-Z]\w+|Related\w+|Job[A-Z]\w*(?:Exist|Error|Timeout|Cancelled))`",
+                path.read_text(),
+            )
+        ):
             assert name in known, (path.name, name)
 
 
