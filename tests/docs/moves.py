@@ -1,4 +1,7 @@
-"""Write the table of moves and its picture from `django_jobs.statuses`: `python -m tests.docs.moves` puts both into docs/lifecycle.md."""
+"""Write the table of moves and its picture from `django_jobs.statuses`.
+
+`python -m tests.docs.moves` puts both into docs/lifecycle.md.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def _raises(name: str, function: Any) -> None:
 
 def _applies(block: Block) -> bool:
     wanted = re.fullmatch(r"django>=(\d+)\.(\d+)", block.what)
-    return wanted is None or django.VERSION >= (int(wanted[1]), int(wanted[2]))
+    return wanted is None or (int(wanted[1]), int(wanted[2])) <= django.VERSION
 
 
 def test_there_are_examples() -> None:

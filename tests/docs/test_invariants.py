@@ -38,7 +38,8 @@ ON_POSTGRESQL = pytest.mark.skipif(connection.vendor != "postgresql", reason="as
 def test_only_lifecycle_changes_a_status() -> None:
     """No other module updates or saves jobs, by the ORM or in SQL."""
     writes = re.compile(
-        r"UPDATE \{?(?:db\.)?JOB|INSERT INTO \{?(?:db\.)?JOB|\bupdate\([^)]*\bstatus=|(?<!class )\bJob\([^)]|Job\.objects\.(?:bulk_)?create"
+        r"UPDATE \{?(?:db\.)?JOB|INSERT INTO \{?(?:db\.)?JOB"
+        r"|\bupdate\([^)]*\bstatus=|(?<!class )\bJob\([^)]|Job\.objects\.(?:bulk_)?create"
     )
     found = {str(path.relative_to(ROOT)) for path in modules() if writes.search(path.read_text())}
     assert found

@@ -186,7 +186,7 @@ def test_every_public_name_exists() -> None:
 
 
 def test_exceptions_that_pages_name_exist() -> None:
-    known = {name for name in dir(exceptions)} | {"InvalidTask", "NotSupportedError"}
+    known = set(dir(exceptions)) | {"InvalidTask", "NotSupportedError"}
     for path in PAGES:
         for name in set(
             re.findall(
