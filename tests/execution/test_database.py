@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from django_jobs.exceptions import AttemptLost
 from django_jobs.execution.executor import Executor
