@@ -71,7 +71,6 @@ def test_an_idle_connection_is_checked_before_its_next_use(slot: Slot, monkeypat
 
 
 def test_the_tests_own_transaction_is_left_alone(executor: Executor) -> None:
-    from django.db import transaction
 
     with transaction.atomic():
         Group.objects.create(name="outer")
