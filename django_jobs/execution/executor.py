@@ -83,6 +83,10 @@ class Executor:
         run = self._stage.runs.get(token)
         return isinstance(run, ProcessRun) and run.kill(Stop(CANCELLED, reason or "cancelled by force"))
 
+    def is_alone(self, token: UUID) -> bool:
+        """Whether this attempt runs in a process of its own."""
+        return isinstance(self._stage.runs.get(token), ProcessRun)
+
     def running(self) -> list[RunInfo]:
         """Return what runs now."""
         return [run.info() for run in list(self._stage.runs.values())]

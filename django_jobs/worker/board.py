@@ -20,11 +20,13 @@ from uuid import UUID
 from django_jobs.outcomes import Attempt
 
 _HEADER = struct.Struct("<qqqqqddd")  # state, running, in hand, done, idle, beat, memory (MB), -
-_SLOT = struct.Struct("<qqddqd16s16s")  # active, native thread id, deadline, CPU limit, why doomed, started, job, token
+_SLOT = struct.Struct("<qqddqd16s16s")  # active, native thread id, deadline, CPU limit, limit, started, job, token
 _SLOT_SIZE = 128
 _HEADER_SIZE = 128
 
 _RUNNING, _ENDED = 1, 2
+_LIMITS = ("timeout", "heartbeat_timeout", "cancelled")
+_TIMEOUT, _HEARTBEAT, _CANCELLED = range(3)
 _OVERFLOW_AT = 120
 #: Room for attempts that have ended and are not recorded yet.
 ENDED_SLOTS = 512
@@ -40,7 +42,7 @@ class Slot:
     thread_id: int
     deadline: float  # of the hard kill; 0 = none
     cpu_limit: float  # CPU seconds of the thread at which it is killed; 0 = none
-    is_cancelled: bool  # the deadline is that of a forced cancel, not of a time-out
+    limit: str  # what the deadline is of: "timeout", "heartbeat_timeout", or "cancelled" (by force)
     started: float
     job_id: UUID
     token: UUID
@@ -86,8 +88,7 @@ class Board:
     def begin(self, attempt: Attempt, thread_id: int) -> None:
         """Say that the function of `attempt` starts now, in the thread with this native id."""
         now = time.monotonic()
-        limits = [limit for limit in (attempt.timeout, attempt.heartbeat_timeout) if limit]
-        deadline = now + min(limits) + self._grace_of(attempt) if limits else 0.0
+        deadline, why = self._deadline(attempt, now, now)
         cpu_limit = time.thread_time() + attempt.cpu_timeout if attempt.cpu_timeout else 0.0
         with self._lock:
             if not self._free:
@@ -97,11 +98,20 @@ class Board:
             index = self._of[attempt.token] = self._free.pop()
         at = _HEADER_SIZE + index * _SLOT_SIZE
         job, token = attempt.job_id.bytes, attempt.token.bytes
-        _SLOT.pack_into(self._map, at, 0, thread_id, deadline, cpu_limit, 0, now, job, token)
+        _SLOT.pack_into(self._map, at, 0, thread_id, deadline, cpu_limit, why, now, job, token)
         struct.pack_into("<q", self._map, at, _RUNNING)
 
-    def _grace_of(self, attempt: Attempt) -> float:
-        return self.grace if attempt.timeout_grace is None else attempt.timeout_grace
+    def _deadline(self, attempt: Attempt, started: float, beat: float) -> tuple[float, int]:
+        """Return when the process has to be killed, and for which limit; 0: never."""
+        limits = []
+        if attempt.timeout:
+            limits.append((started + attempt.timeout, _TIMEOUT))
+        if attempt.heartbeat_timeout:
+            limits.append((beat + attempt.heartbeat_timeout, _HEARTBEAT))
+        if not limits:
+            return 0.0, _TIMEOUT
+        first, why = min(limits)
+        return first + (self.grace if attempt.timeout_grace is None else attempt.timeout_grace), why
 
     def beat(self, attempt: Attempt) -> None:
         """Move the deadline of a job with a heartbeat time-out."""
@@ -110,10 +120,11 @@ class Board:
             return
         at = _HEADER_SIZE + index * _SLOT_SIZE
         slot = _SLOT.unpack_from(self._map, at)
-        deadline = time.monotonic() + attempt.heartbeat_timeout
-        if attempt.timeout:
-            deadline = min(deadline, slot[5] + attempt.timeout)
-        struct.pack_into("<d", self._map, at + 16, deadline + self._grace_of(attempt))
+        if slot[4] == _CANCELLED:
+            return
+        deadline, why = self._deadline(attempt, slot[5], time.monotonic())
+        struct.pack_into("<d", self._map, at + 16, deadline)
+        struct.pack_into("<q", self._map, at + 32, why)
 
     def end(self, attempt: Attempt) -> None:
         """Say that the function of `attempt` has ended. It stays on the board until its outcome is recorded: it did begin."""
@@ -131,12 +142,19 @@ class Board:
                     self._free.append(index)
 
     def doom(self, token: UUID, seconds: float) -> None:
-        """Ask the supervisor to kill this process in so many seconds unless the attempt has ended by then: a forced cancel."""
+        """Ask the supervisor to kill this process in so many seconds unless the attempt has ended by then: a forced cancel.
+
+        Asking again changes nothing; a deadline that comes sooner stays.
+        """
         index = self._of.get(token)
-        if index is not None:
-            at = _HEADER_SIZE + index * _SLOT_SIZE
-            struct.pack_into("<d", self._map, at + 16, time.monotonic() + seconds)
-            struct.pack_into("<q", self._map, at + 32, 1)
+        if index is None:
+            return
+        at = _HEADER_SIZE + index * _SLOT_SIZE
+        slot = _SLOT.unpack_from(self._map, at)
+        if slot[4] != _CANCELLED:
+            deadline = time.monotonic() + seconds
+            struct.pack_into("<d", self._map, at + 16, min(deadline, slot[2]) if slot[2] else deadline)
+            struct.pack_into("<q", self._map, at + 32, _CANCELLED)
 
     # -- read by the supervisor
 
@@ -156,11 +174,11 @@ class Board:
     def _slots(self) -> Iterator[tuple[int, Slot]]:
         for index in range(self.slots):
             at = _HEADER_SIZE + index * _SLOT_SIZE
-            active, thread_id, deadline, cpu_limit, doomed, started, job, token = _SLOT.unpack_from(self._map, at)
+            active, thread_id, deadline, cpu_limit, why, started, job, token = _SLOT.unpack_from(self._map, at)
             if active:
                 yield (
                     active,
-                    Slot(index, thread_id, deadline, cpu_limit, bool(doomed), started, UUID(bytes=job), UUID(bytes=token)),
+                    Slot(index, thread_id, deadline, cpu_limit, _LIMITS[why], started, UUID(bytes=job), UUID(bytes=token)),
                 )
 
     def read_header(self) -> Header:

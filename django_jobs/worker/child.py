@@ -131,12 +131,12 @@ class Child:
         """Kill it because these attempts are past their limits."""
         guilty: dict[UUID, Outcome] = {}
         for slot in slots:
-            if slot.is_cancelled:
+            if slot.limit == "cancelled":
                 from django_jobs.outcomes import Cancelled
 
                 guilty[slot.token] = Cancelled("cancelled by force: its process was killed")
                 continue
-            limit = "timeout" if slot.deadline and now > slot.deadline else "cpu_timeout"
+            limit = slot.limit if slot.deadline and now > slot.deadline else "cpu_timeout"
             text = f"{limit}: the task did not stop by itself, so its process was killed after {now - slot.started:.1f} s"
             guilty[slot.token] = TimedOut(ErrorInfo("django_jobs.exceptions.JobTimeout", text, fingerprint=limit), limit=limit)
         self.kill("killed to end a job that was out of time or cancelled by force", guilty)

@@ -67,7 +67,7 @@ class Control:
     queues: QueueWatch
     dispatch: Callable[[list[Event]], None]
     settled: Callable[[Iterable[UUID]], None]  # these outcomes are recorded
-    force_stop: Callable[[UUID, str], None]  # asks the supervisor to kill this process because of one job
+    force_stop: Callable[[Attempt, str], None]  # ends an attempt that does not end by itself; asked again and again
     async_tasks: frozenset[str] = frozenset()
     known: Callable[[str], bool] = lambda name: True
     listens: bool = False
@@ -396,4 +396,4 @@ class Control:
                 item.cancelled = True
                 self.executor.cancel(token, wish.reason or "cancelled on request")
             if wish.force:
-                self.force_stop(token, wish.reason or "cancelled on request")
+                self.force_stop(item.attempt, wish.reason or "cancelled on request")

@@ -82,6 +82,7 @@ class Process:
         self.memory_mb = 0.0
         self._memory_at = 0.0
         self._is_recycling = ""
+        self._forced: dict[UUID, float] = {}  # attempts in processes of their own, cancelled by force since then
         self.link = Link()
         self.watchdog = Watchdog()
         self.teller = Teller()
@@ -232,10 +233,17 @@ class Process:
         # The supervisor is gone: finish what runs, then end. Others take its place.
         self.control.drain()
 
-    def _force_stop(self, token: UUID, reason: str) -> None:
+    def _force_stop(self, attempt: Any, reason: str) -> None:
+        """Have an attempt killed when its grace is over: by the supervisor, with this process, or its own process alone."""
         from django_jobs.conf import jobs_settings
 
-        self.board.doom(token, jobs_settings().timeout_grace)
+        grace = jobs_settings().timeout_grace if attempt.timeout_grace is None else attempt.timeout_grace
+        if not self.executor.is_alone(attempt.token):
+            self.board.doom(attempt.token, grace)
+            return
+        self._forced = {token: since for token, since in self._forced.items() if self.executor.is_alone(token)}
+        if time.monotonic() - self._forced.setdefault(attempt.token, time.monotonic()) >= grace:
+            self.executor.kill(attempt.token, reason)
 
     def _show_stacks(self) -> None:
         sys.stderr.write(f"Worker {self.options.name}:\n{self.executor.stacks()}\n")
