@@ -250,7 +250,8 @@ def _record(connection: BaseDatabaseWrapper, finished: Sequence[Finished], worke
     """Record a batch; if it can't be, one by one. Return the events, and how many could not be recorded."""
     try:
         with db.savepoint(connection, "recover"):
-            return list(record(connection, finished, worker_name=worker).events), 0
+            recorded = record(connection, finished, worker_name=worker)
+            return recorded.events, len(recorded.later)
     except DatabaseError as error:
         if is_transaction_lost(connection, error):
             raise
