@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
-_MARK = re.compile(r"<!-- (?P<kind>tested|quickstart|generated)(?:: (?P<what>.+?))? -->")
+_MARK = re.compile(r"<!-- (?P<kind>tested|quickstart|settings|generated)(?:: (?P<what>.+?))? -->")
 _SAYS = re.compile(r"^(?P<indent> *)(?P<code>\S.*?)  # (?:-> (?P<value>.+)|raises (?P<error>\w+))$")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -67,5 +69,30 @@ def test_every_python_block_can_be_read(page: Path) -> None:
 @pytest.mark.structure
 def test_every_mark_is_above_a_block() -> None:
     for page in PAGES:
-        marks = len(re.findall(r"^<!-- (?:tested|quickstart)", page.read_text(), re.MULTILINE))
-        assert marks == sum(1 for block in blocks(page) if block.kind in ("tested", "quickstart")), page
+        marks = len(re.findall(r"^<!-- (?:tested|quickstart|settings)", page.read_text(), re.MULTILINE))
+        assert marks == sum(1 for block in blocks(page) if block.kind in ("tested", "quickstart", "settings")), page
+
+
+@pytest.mark.structure
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(block.kind == "settings" for block in blocks(page))], ids=lambda page: page.stem
+)
+def test_settings_that_a_page_shows_pass_the_system_checks(page: Path, tmp_path: Path) -> None:
+    """Each block in turn, over the settings of the tests."""
+    pytest.importorskip("psycopg")
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "tenants.py").write_text("def current_tenant_id(): ...\ndef use_tenant(tenant_id): ...\n")
+    for number, block in enumerate(block for block in blocks(page) if block.kind == "settings"):
+        name = f"shown_{number}"
+        (tmp_path / f"{name}.py").write_text(f"from tests.settings import *\n{block.text}")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("DJANGO_JOBS_")}
+        environment |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "DJANGO_SETTINGS_MODULE": name}
+        done = subprocess.run(
+            [sys.executable, "-m", "django", "check", "--fail-level", "WARNING"],
+            env=environment | {"DATABASE_URL": "postgres://nobody@localhost/nothing"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{page.name}:{block.line}: {done.stderr}"

@@ -205,6 +205,13 @@ def test_files_that_pages_name_exist() -> None:
             assert list(ROOT.glob(target)), f"{path.name}: {name}"
 
 
+def test_tests_that_pages_name_exist() -> None:
+    """`tests/...py::test_name`, wherever a page says what shows it."""
+    for path in PAGES:
+        for name, test in set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text())):
+            assert f"def {test}(" in (ROOT / name).read_text(), (path.name, name, test)
+
+
 def test_every_heading_that_a_link_names_exists() -> None:
     for path in PAGES:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", path.read_text()):
