@@ -91,9 +91,14 @@ class PostgreSQL(Dialect):
         if is_open:
             parts.append("COMMIT")
         if rows:
-            jobs = ",".join(f"'{job}'" for job in rows)
+            pairs = ",".join(f"('{job}'::uuid,'{token}'::uuid)" for job, token in rows.items())
             parts.append(self.begin_sql)
-            parts.append(f"SELECT l.token FROM {LOCK} l WHERE l.job_id IN ({jobs}) FOR NO KEY UPDATE SKIP LOCKED")
+            # The list comes back only if something is missing from it.
+            parts.append(
+                f"WITH held AS MATERIALIZED (SELECT l.token FROM (VALUES {pairs}) v(job, token)"
+                f" JOIN {LOCK} l ON l.job_id = v.job AND l.token = v.token FOR NO KEY UPDATE OF l SKIP LOCKED)"
+                f" SELECT count(*), CASE WHEN count(*) < {len(rows)} THEN COALESCE(array_agg(token), '{{}}') END FROM held"
+            )
             parts.append("SAVEPOINT cycle")
         if not parts:
             return set()
@@ -103,8 +108,8 @@ class PostgreSQL(Dialect):
             held: set[UUID] = set()
             while True:
                 if raw.description is not None:
-                    wanted = set(rows.values())
-                    held = {self.to_uuid(row[0]) for row in raw.fetchall()} & wanted
+                    _, listed = raw.fetchone()
+                    held = set(rows.values()) if listed is None else {self.to_uuid(token) for token in listed}
                 if not raw.nextset():
                     return held
 

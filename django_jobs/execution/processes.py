@@ -95,9 +95,17 @@ def children_of_thread(native_id: int, since: float) -> list[Child]:
     return [*young, *_descendants(young)]
 
 
+def descendants(pid: int) -> list[Child]:
+    """Return every process below the process `pid`, as far as the system tells."""
+    return _below([pid])
+
+
 def _descendants(roots: list[Child]) -> list[Child]:
+    return _below([child.pid for child in roots])
+
+
+def _below(to_visit: list[int]) -> list[Child]:
     found: dict[int, Child] = {}
-    to_visit = [child.pid for child in roots]
     while to_visit and len(found) < _MAX_PROCESSES:
         pid = to_visit.pop()
         for child in _children_of_process(pid):

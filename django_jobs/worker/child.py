@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from django_jobs.execution.processes import descendants
 from django_jobs.outcomes import ErrorInfo, HandedBack, Outcome, TimedOut
 from django_jobs.worker.board import ENDED_SLOTS, Board, Slot
 from django_jobs.worker.options import VARIABLE, ProcessOptions, WorkerOptions
@@ -68,7 +69,7 @@ class Child:
             "PYTHONPATH": os.pathsep.join(path for path in [os.getcwd(), *sys.path] if path),
         }
         return subprocess.Popen(
-            [sys.executable, *_interpreter_options(), "-m", "django_jobs.worker.process"],
+            [sys.executable, *_interpreter_options(), "-m", "django_jobs.worker.start"],
             stdin=subprocess.PIPE,
             env=environment,
             pass_fds=(self.board.fileno,),
@@ -98,8 +99,11 @@ class Child:
         if not self.kill_reason:
             self.kill_reason = reason
         self.guilty.update(guilty or {})
+        below = descendants(self.process.pid)  # also what has left the group; once their parents are dead, nobody could tell
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        for descendant in below:
+            descendant.send(signal.SIGKILL)
 
     # -- looking
 
@@ -132,7 +136,8 @@ class Child:
         guilty: dict[UUID, Outcome] = {}
         for slot in slots:
             if slot.limit == "cancelled":
-                from django_jobs.outcomes import Cancelled
+                from django_jobs.execution.processes import descendants
+from django_jobs.outcomes import Cancelled
 
                 guilty[slot.token] = Cancelled("cancelled by force: its process was killed")
                 continue

@@ -393,7 +393,7 @@ class Control:
             if wish is None:
                 continue
             if not item.cancelled:
-                item.cancelled = True
-                self.executor.cancel(token, wish.reason or "cancelled on request")
+                # False while it has not begun: it is told at the next look.
+                item.cancelled = self.executor.cancel(token, wish.reason or "cancelled on request")
             if wish.force:
                 self.force_stop(item.attempt, wish.reason or "cancelled on request")

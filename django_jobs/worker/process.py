@@ -1,4 +1,4 @@
-"""One worker process: `python -m django_jobs.worker.process`, started by the supervisor.
+"""One worker process, started by the supervisor by way of `start`.
 
 Its threads: the control loop with its own connection; the pool; the watchdog; one that tells listeners; one that reads the
 supervisor's words from standard input (`wake QUEUE`, `stop`; its end means that the supervisor is gone, and is an order to stop
@@ -8,7 +8,7 @@ has given no answer for so long that others may soon take its jobs over.
 
 from __future__ import annotations
 
-import atexit
+import inspect
 import logging
 import os
 import resource
@@ -16,15 +16,24 @@ import signal
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-import django
-
-from django_jobs.worker.options import VARIABLE, ProcessOptions
+from django_jobs import conf, signals, wakeup
+from django_jobs.exceptions import UnknownTask
+from django_jobs.execution.executor import Executor
+from django_jobs.execution.timeouts import Watchdog
+from django_jobs.lifecycle.fence import fence_success
+from django_jobs.registry import find_task, registered
+from django_jobs.worker import board
+from django_jobs.worker.board import Board
+from django_jobs.worker.control import Control
+from django_jobs.worker.options import ControlOptions, ProcessOptions
+from django_jobs.worker.pool import Pool
+from django_jobs.worker.queues import QueueWatch
+from django_jobs.worker.teller import Teller
 
 logger = logging.getLogger("django_jobs.worker")
 
@@ -61,88 +70,64 @@ class Process:
     """Everything that one process is made of."""
 
     def __init__(self, options: ProcessOptions) -> None:
-        from django_jobs import conf, wakeup
-        from django_jobs.compat import Task
-        from django_jobs.execution.executor import Executor
-        from django_jobs.execution.timeouts import Watchdog
-        from django_jobs.lifecycle.fence import fence_success
-        from django_jobs.task import find_task, registered
-        from django_jobs.worker.board import Board
-        from django_jobs.worker.control import Control
-        from django_jobs.worker.options import ControlOptions
-        from django_jobs.worker.pool import Pool
-        from django_jobs.worker.queues import QueueWatch
-        from django_jobs.worker.teller import Teller
-
         settings = conf.jobs_settings()
         self.options, self.worker_options = options, options.options
         self.worker = UUID(options.worker)
         self.board = Board(options.slots, options.board, grace=settings.timeout_grace)
         self.started = time.monotonic()
         self.memory_mb = 0.0
+        self.exit_code = 0
+        self._was_late = False
         self._memory_at = 0.0
         self._is_recycling = ""
         self._forced: dict[UUID, float] = {}  # attempts in processes of their own, cancelled by force since then
         self.link = Link()
         self.watchdog = Watchdog()
         self.teller = Teller()
-        database = self.worker_options.database
-
-        def fence(attempt: Any, result: Any) -> None:
-            fence_success(attempt, result, using=database)
-
-        def known(name: str) -> bool:
-            from django_jobs.exceptions import UnknownTask
-
-            try:
-                find_task(name)
-            except UnknownTask:
-                return False
-            return True
-
         self.executor = Executor(
-            self.link, find_task=find_task, watchdog=self.watchdog, database=database, fence=fence, board=self.board
+            self.link,
+            find_task=find_task,
+            watchdog=self.watchdog,
+            database=self.worker_options.database,
+            fence=partial(fence_success, using=self.worker_options.database),
+            board=self.board,
         )
-        tasks: dict[str, Task[..., Any]] = dict(registered())
-        self.async_tasks = (
-            frozenset(name for name, task in tasks.items() if is_coroutine(task))
-            if self.worker_options.async_jobs
-            else frozenset()
-        )
+        self.async_tasks = coroutine_tasks() if self.worker_options.async_jobs else frozenset()
         self.pool = Pool(
             self.executor,
             threads=self.worker_options.threads,
             async_jobs=self.worker_options.async_jobs if self.async_tasks else 0,
             on_finished=lambda: self.control.wake.set(),
         )
-        self.control = Control(
+        self.control = self.link.control = self._make_control(settings)
+
+    def _make_control(self, settings: conf.JobsSettings) -> Control:
+        options = self.worker_options
+        return Control(
             options=ControlOptions(
-                alias=self.worker_options.direct_database,
+                alias=options.direct_database,
                 grace=settings.grace,
                 slice=settings.slice,
                 poll=settings.poll_interval,
-                max_jobs=options.max_jobs,
+                max_jobs=self.options.max_jobs,
             ),
             worker=self.worker,
-            name=options.name,
+            name=self.options.name,
             pool=self.pool,
             executor=self.executor,
-            queues=QueueWatch(self.worker_options.queues, self.worker_options.exclude),
+            queues=QueueWatch(options.queues, options.exclude),
             dispatch=self.teller,
             settled=self.board.settled,
             force_stop=self._force_stop,
             async_tasks=self.async_tasks,
-            known=known,
-            listens=self.worker_options.listen and wakeup.can_listen_alias(self.worker_options.direct_database),
+            known=is_known,
+            listens=options.listen and wakeup.can_listen_alias(options.direct_database),
         )
-        self.link.control = self.control
 
     # -- running
 
     def run(self) -> int:
         """Work until drained; return the exit code."""
-        from django_jobs import signals
-
         self._keep_forks_out()
         signal.signal(signal.SIGTERM, lambda *_: self.control.drain())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
@@ -165,8 +150,6 @@ class Process:
         self.watchdog.stop()
         return self.exit_code
 
-    exit_code = 0
-
     def _run_control(self) -> None:
         try:
             self.control.run()
@@ -176,9 +159,7 @@ class Process:
             kill_group()
 
     def _look(self) -> None:
-        from django_jobs.conf import jobs_settings
-
-        settings = jobs_settings()
+        settings = conf.jobs_settings()
         limit = settings.grace - settings.slice
         age = self.control.hands.confirmation.age()
         if age > limit and self._was_late:
@@ -198,8 +179,6 @@ class Process:
             self._recycle_if_due(now)
         self._write_header()
 
-    _was_late = False
-
     def _recycle_if_due(self, now: float) -> None:
         options = self.worker_options
         reason = ""
@@ -215,8 +194,6 @@ class Process:
             self.control.drain()
 
     def _write_header(self, *, stopped: bool = False) -> None:
-        from django_jobs.worker import board
-
         control = self.control
         state = board.STOPPED if stopped else board.DRAINING if control.draining else board.WORKING
         busy = len(control.hands.items)
@@ -235,9 +212,7 @@ class Process:
 
     def _force_stop(self, attempt: Any, reason: str) -> None:
         """Have an attempt killed when its grace is over: by the supervisor, with this process, or its own process alone."""
-        from django_jobs.conf import jobs_settings
-
-        grace = jobs_settings().timeout_grace if attempt.timeout_grace is None else attempt.timeout_grace
+        grace = conf.jobs_settings().timeout_grace if attempt.timeout_grace is None else attempt.timeout_grace
         if not self.executor.is_alone(attempt.token):
             self.board.doom(attempt.token, grace)
             return
@@ -250,10 +225,7 @@ class Process:
         sys.stderr.flush()
 
     def _keep_forks_out(self) -> None:
-        """Put /dev/null over the control socket in every process that a job forks:
-
-        it must not share the session that holds our rows.
-        """
+        """Put /dev/null over the control socket in what a job forks: it must not share the session that holds our rows."""
 
         def after_fork() -> None:
             raw = self.control.connection.connection
@@ -267,11 +239,22 @@ class Process:
         os.register_at_fork(after_in_child=after_fork)
 
 
-def is_coroutine(task: Any) -> bool:
-    """Whether this task is run on the event loop."""
-    import inspect
+def coroutine_tasks() -> frozenset[str]:
+    """Return the names of the tasks that run on the event loop."""
+    return frozenset(
+        name
+        for name, task in registered().items()
+        if inspect.iscoroutinefunction(task.func) and not getattr(task, "isolate", False)
+    )
 
-    return inspect.iscoroutinefunction(task.func) and not getattr(task, "isolate", False)
+
+def is_known(name: str) -> bool:
+    """Whether this process has a task of this name."""
+    try:
+        find_task(name)
+    except UnknownTask:
+        return False
+    return True
 
 
 def memory_mb() -> float:
@@ -295,43 +278,3 @@ def kill_group(code: int = 70) -> None:
             os.killpg(os.getpgrp(), signal.SIGTERM)
     finally:
         os._exit(code)
-
-
-def quiet_logging(name: str, *, as_json: bool, verbosity: int) -> None:
-    """Give the package's loggers a handler if the project's settings have left them without one that speaks."""
-    from django_jobs.worker.logs import configure
-
-    configure(name, as_json=as_json, verbosity=verbosity)
-
-
-def main() -> None:
-    """Start from the environment that the supervisor has made."""
-    options = ProcessOptions.load(os.environ.pop(VARIABLE))
-    os.environ.pop("PGAPPNAME_BEFORE", None)
-    code = 70
-    try:
-        django.setup()
-        quiet_logging(options.name, as_json=options.options.log_json, verbosity=options.options.verbosity)
-        code = Process(options).run()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        close_everything()
-    os._exit(code)
-
-
-def close_everything(streams: Iterable[Any] = (sys.stdout, sys.stderr)) -> None:
-    """Do what the interpreter does at its end, without waiting for threads that jobs have left behind."""
-    with suppress(Exception):
-        from django.db import connections
-
-        connections.close_all()
-    with suppress(BaseException):
-        atexit._run_exitfuncs()
-    for stream in streams:
-        with suppress(Exception):
-            stream.flush()
-
-
-if __name__ == "__main__":
-    main()

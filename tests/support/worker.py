@@ -199,7 +199,7 @@ class Runner:
 
     def children(self) -> list[int]:
         """Return the ids of its worker processes, zombies too."""
-        return [pid for pid in _children(self.pid) if b"django_jobs.worker.process" in _command(pid) or not is_alive(pid)]
+        return [pid for pid in _children(self.pid) if b"django_jobs.worker.start" in _command(pid) or not is_alive(pid)]
 
     def child(self) -> int:
         """Return the id of its only worker process, waiting until there is one."""
