@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from django_jobs.execution.processes import descendants
-from django_jobs.outcomes import ErrorInfo, HandedBack, Outcome, TimedOut
+from django_jobs.outcomes import Cancelled, ErrorInfo, HandedBack, Outcome, TimedOut
 from django_jobs.worker.board import ENDED_SLOTS, Board, Slot
 from django_jobs.worker.options import VARIABLE, ProcessOptions, WorkerOptions
 
@@ -136,9 +136,6 @@ class Child:
         guilty: dict[UUID, Outcome] = {}
         for slot in slots:
             if slot.limit == "cancelled":
-                from django_jobs.execution.processes import descendants
-from django_jobs.outcomes import Cancelled
-
                 guilty[slot.token] = Cancelled("cancelled by force: its process was killed")
                 continue
             limit = slot.limit if slot.deadline and now > slot.deadline else "cpu_timeout"
