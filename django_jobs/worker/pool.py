@@ -175,7 +175,12 @@ class Pool:
         self._tasks: set[asyncio.Task[None]] = set()
         loop.call_soon(ready.set)
         try:
-            loop.run_forever()
+            while not self._closing:
+                try:
+                    loop.run_forever()  # comes back early if a job has stopped the loop, which is everybody's
+                except (SystemExit, KeyboardInterrupt) as error:
+                    # asyncio lets these out, whoever raised them: a task that a job has made, a callback. Nobody else is harmed.
+                    logger.error("A job raised %s on the loop, which goes on.", type(error).__name__, exc_info=error)
         finally:
             loop.close()
 

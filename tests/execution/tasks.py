@@ -38,6 +38,7 @@ begun = threading.Event()
 #: Locks in C: an interruption within one that is written in Python (a Semaphore) may leave it taken.
 fires: list[queue.SimpleQueue[None]] = [queue.SimpleQueue(), queue.SimpleQueue()]
 held: list[socket.socket] = []
+held_tasks: list[asyncio.Task[None]] = []
 
 
 def reset() -> None:
@@ -45,6 +46,7 @@ def reset() -> None:
         held.pop().close()
     seen.clear()
     calls.clear()
+    held_tasks.clear()
     gate.clear()
     begun.clear()
 
@@ -431,6 +433,43 @@ async def await_gate(seconds: float = 30.0) -> str:
     begun.set()
     await asyncio.sleep(seconds)
     return "through"
+
+
+@job
+async def awaits_open_gate() -> str:
+    begun.set()
+    while not gate.is_set():  # noqa: ASYNC110 - an event of threads, set by the test
+        await asyncio.sleep(0.005)
+    return "through"
+
+
+@job
+async def exits_on_loop(how: str, name: str) -> None:
+    """End the process, or so it would seem, from where `how` says."""
+    error = {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[name]
+    loop = asyncio.get_running_loop()
+
+    def leave() -> None:
+        raise error("left")
+
+    async def leave_later() -> None:
+        await asyncio.sleep(0.01)
+        leave()
+
+    match how:
+        case "itself":
+            leave()
+        case "sub-task":
+            await asyncio.create_task(leave_later())
+        case "forgotten sub-task":
+            held_tasks.append(asyncio.create_task(leave_later()))
+            await asyncio.sleep(0.1)
+        case "callback":
+            loop.call_soon(leave)
+            await asyncio.sleep(0.01)
+        case "stop":
+            loop.stop()
+            await asyncio.sleep(0.01)
 
 
 @job
