@@ -32,6 +32,8 @@ from .results import DJANGO_STATUS, JobResult, from_row
 from .task import JobTask, split_call
 
 if TYPE_CHECKING:
+    from django.core.checks import CheckMessage
+
     from .lifecycle.enqueue import NewJob
 
 P = ParamSpec("P")
@@ -59,6 +61,12 @@ class JobsBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, {"QUEUES": [], **params})
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """Tell that the app is missing: its own checks, which tell everything else, are not there then."""
+        from .checks import missing_app
+
+        return missing_app()
 
     @property
     def using(self) -> str:

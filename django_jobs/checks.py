@@ -17,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 
 from . import conf
+from .registry import import_errors
 
 APP_LABEL: Final = "django_jobs"
 #: The oldest versions that have what the claim and the lock rows need, by vendor (MariaDB apart from MySQL).
@@ -94,6 +95,17 @@ def check_backends() -> Iterator[CheckMessage]:
                 hint="The options are database, direct_database, MAX_ATTEMPTS and BACKOFF.",
                 id="django_jobs.E005",
             )
+
+
+@_own
+def check_tasks() -> Iterator[CheckMessage]:
+    """Tell modules of tasks that could not be imported: only a warning, since the tasks of the other apps still run."""
+    for module, error in import_errors().items():
+        yield Warning(
+            f"The module {module!r} could not be imported, so nobody here knows its tasks: {error}",
+            hint="Mend the module, and start anew what runs: tasks are looked for once, at the start.",
+            id="django_jobs.W008",
+        )
 
 
 def missing_app() -> list[CheckMessage]:

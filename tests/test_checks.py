@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import django
 import pytest
 from django.apps import apps
 from django.core import checks as django_checks
 from django.core.checks import CheckMessage
 from django.db import connection, connections
 
-from django_jobs import checks, conf
+from django_jobs import checks, conf, registry
 
 OURS = conf.BACKEND_PATH
+#: The back-port registers its check of backends from an app of its own.
+_TASKS_APP = "" if django.VERSION >= (6, 0) else "'django_tasks'"
 
 
 class ToOther:
@@ -146,6 +152,35 @@ def test_the_backend_without_the_app() -> None:
     assert message.id == "django_jobs.E006"
     assert message.hint
     assert "INSTALLED_APPS" in message.hint
+
+
+def test_the_backend_without_the_app_is_told_by_django_itself() -> None:
+    """Without the app nobody registers its checks: Django asks each backend of TASKS for its own."""
+    code = (
+        "import django; from django.conf import settings;"
+        f"settings.configure(TASKS={{'default': {{'BACKEND': {OURS!r}}}}}, DATABASES={{}}, INSTALLED_APPS=[{_TASKS_APP}]);"
+        "django.setup(); from django.core.checks import run_checks; import django_jobs.backend;"
+        "print(*[message.id for message in run_checks()])"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "django_jobs.E006" in done.stdout.split()
+
+
+# --- tasks ---
+
+
+def test_modules_of_tasks_that_can_not_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(checks.check_tasks()) == []
+    monkeypatch.setitem(registry._import_errors, "mail.tasks", "ImportError: no module named x")
+    (message,) = checks.check_tasks()
+    assert message.id == "django_jobs.W008"
+    assert "mail.tasks" in message.msg
+    assert "no module named x" in message.msg
+    assert message.hint
+    assert not message.is_serious(), "the tasks of the other apps still run"
+    assert "W008" in told()
 
 
 # --- databases ---
