@@ -22,7 +22,10 @@ from hypothesis import strategies as st
 
 from django_jobs import serializers
 from django_jobs.exceptions import InvalidArguments, InvalidResult
+from django_jobs.lifecycle.control import edit
+from django_jobs.models import Job
 from django_jobs.serializers import INT_MAX, INT_MIN, MAX_DEPTH, clean_text, dumps, from_json, result_to_json, to_json
+from tests.support.jobs import make_job
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 INTEGERS = st.integers(INT_MIN, INT_MAX)
@@ -429,6 +432,19 @@ def test_b23_the_database_takes_what_is_accepted_and_gives_it_back() -> None:
     gather()
     for value, read in zip(gathered, stored_and_read(gathered), strict=True):
         assert same(read, value)
+
+
+@pytest.mark.django_db
+def test_what_is_accepted_survives_a_row_that_is_saved_by_the_orm() -> None:
+    """PostgreSQL gives 1e16 back as a whole number: the admin, an edit or the site's own code must not alter a job so."""
+    value = [INT_MIN, INT_MAX, 1e308, 1e16, 1.0, "é\u2028", {"e+16": True}, None]
+    job = make_job(args=value, kwargs={"x": value}, metadata={"x": value}, context={"x": value}, output=value, progress=value)
+    job.result = value
+    job.save(update_fields=["result"])
+    edit([job.pk], metadata={"y": value})
+    row = Job.objects.get(pk=job.pk)
+    found = [row.args, row.kwargs["x"], row.metadata["y"], row.context["x"], row.output, row.progress, row.result]
+    assert [repr(each) for each in found] == [repr(value)] * len(found)
 
 
 # --- text ---

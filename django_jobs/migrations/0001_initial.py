@@ -4,6 +4,7 @@ import django.db.models.deletion
 import django_jobs.db
 import django_jobs.ids
 import django_jobs.models.fields
+import django_jobs.serializers
 import django_jobs.statuses
 from django.db import migrations, models
 
@@ -56,12 +57,12 @@ class Migration(migrations.Migration):
                 ('backend', models.CharField(default='default', max_length=64, verbose_name='backend')),
                 ('task', models.CharField(max_length=255, verbose_name='task')),
                 ('description', models.CharField(blank=True, default='', max_length=255, verbose_name='description')),
-                ('args', models.JSONField(blank=True, default=list, verbose_name='arguments')),
-                ('kwargs', models.JSONField(blank=True, default=dict, verbose_name='keyword arguments')),
+                ('args', models.JSONField(blank=True, default=list, encoder=django_jobs.serializers.Encoder, verbose_name='arguments')),
+                ('kwargs', models.JSONField(blank=True, default=dict, encoder=django_jobs.serializers.Encoder, verbose_name='keyword arguments')),
                 ('serializer', models.CharField(default='json', max_length=16, verbose_name='serializer')),
-                ('metadata', models.JSONField(blank=True, default=dict, verbose_name='metadata')),
+                ('metadata', models.JSONField(blank=True, default=dict, encoder=django_jobs.serializers.Encoder, verbose_name='metadata')),
                 ('tags', models.JSONField(blank=True, default=list, verbose_name='tags')),
-                ('context', models.JSONField(blank=True, default=dict, verbose_name='context')),
+                ('context', models.JSONField(blank=True, default=dict, encoder=django_jobs.serializers.Encoder, verbose_name='context')),
                 ('created_by', models.CharField(blank=True, max_length=64, null=True, verbose_name='created by')),
                 ('queue', models.CharField(default='default', max_length=100, verbose_name='queue')),
                 ('priority', models.SmallIntegerField(default=0, verbose_name='priority')),
@@ -86,9 +87,9 @@ class Migration(migrations.Migration):
                 ('last_outcome', models.CharField(blank=True, default='', max_length=12, verbose_name='last outcome')),
                 ('worker', models.CharField(blank=True, default='', max_length=64, verbose_name='worker')),
                 ('unique_key', models.CharField(blank=True, max_length=128, null=True, verbose_name='unique key')),
-                ('output', models.JSONField(blank=True, null=True, verbose_name='output')),
-                ('progress', models.JSONField(blank=True, null=True, verbose_name='progress')),
-                ('result', models.JSONField(blank=True, null=True, verbose_name='result')),
+                ('output', models.JSONField(blank=True, encoder=django_jobs.serializers.Encoder, null=True, verbose_name='output')),
+                ('progress', models.JSONField(blank=True, encoder=django_jobs.serializers.Encoder, null=True, verbose_name='progress')),
+                ('result', models.JSONField(blank=True, encoder=django_jobs.serializers.Encoder, null=True, verbose_name='result')),
                 ('error_class', models.CharField(blank=True, default='', max_length=255, verbose_name='error class')),
                 ('error_message', models.TextField(blank=True, default='', verbose_name='error message')),
                 ('fingerprint', models.CharField(blank=True, default='', max_length=32, verbose_name='fingerprint')),

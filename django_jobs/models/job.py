@@ -9,6 +9,7 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from django_jobs.ids import uuid7
+from django_jobs.serializers import Encoder
 from django_jobs.statuses import FINAL, LABELS, LIVE, PENDING, Status
 
 from ..db import DatabaseNow
@@ -48,12 +49,13 @@ class Job(models.Model):
     backend = models.CharField(_("backend"), max_length=64, default="default")
     task = models.CharField(_("task"), max_length=255)
     description = models.CharField(_("description"), max_length=255, blank=True, default="")
-    args = models.JSONField(_("arguments"), default=list, blank=True)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict, blank=True)
+    # `Encoder`: what the serializers accept comes back the same, whoever saves the row.
+    args = models.JSONField(_("arguments"), encoder=Encoder, default=list, blank=True)
+    kwargs = models.JSONField(_("keyword arguments"), encoder=Encoder, default=dict, blank=True)
     serializer = models.CharField(_("serializer"), max_length=16, default="json")
-    metadata = models.JSONField(_("metadata"), default=dict, blank=True)
+    metadata = models.JSONField(_("metadata"), encoder=Encoder, default=dict, blank=True)
     tags = models.JSONField(_("tags"), default=list, blank=True)
-    context = models.JSONField(_("context"), default=dict, blank=True)
+    context = models.JSONField(_("context"), encoder=Encoder, default=dict, blank=True)
     created_by = models.CharField(_("created by"), max_length=64, null=True, blank=True)
 
     queue = models.CharField(_("queue"), max_length=100, default="default")
@@ -84,9 +86,9 @@ class Job(models.Model):
 
     unique_key = models.CharField(_("unique key"), max_length=128, null=True, blank=True)
 
-    output = models.JSONField(_("output"), null=True, blank=True)
-    progress = models.JSONField(_("progress"), null=True, blank=True)
-    result = models.JSONField(_("result"), null=True, blank=True)
+    output = models.JSONField(_("output"), encoder=Encoder, null=True, blank=True)
+    progress = models.JSONField(_("progress"), encoder=Encoder, null=True, blank=True)
+    result = models.JSONField(_("result"), encoder=Encoder, null=True, blank=True)
     error_class = models.CharField(_("error class"), max_length=255, blank=True, default="")
     error_message = models.TextField(_("error message"), blank=True, default="")
     fingerprint = models.CharField(_("fingerprint"), max_length=32, blank=True, default="")
