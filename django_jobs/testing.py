@@ -25,12 +25,13 @@ def run_jobs(*, using: str | None = None, limit: int | None = None) -> int:
 
     In the order of a worker, and by the same code: claimed, executed, recorded. Jobs that those enqueue are run, too. What is due
     later, as a retry after a pause, stays. `using`: the database, by default that of the first back end in TASKS; `limit`:
-    attempts at most. On an event loop use `arun_jobs`.
+    attempts at most. On an event loop use `arun_jobs`. A KeyboardInterrupt, a task's own too, ends this; its job is handed back.
     """
     drain = _Drain(using)
     done = 0
     while (limit is None or done < limit) and (attempt := drain.claim()) is not None:
         drain.record(drain.executor.run(attempt))
+        drain.raise_interrupt()
         done += 1
     return done
 
@@ -43,6 +44,7 @@ async def arun_jobs(*, using: str | None = None, limit: int | None = None) -> in
         executor = drain.executor
         finished = await executor.arun(attempt) if executor.is_async(attempt) else await sync_to_async(executor.run)(attempt)
         await sync_to_async(drain.record)(finished)
+        drain.raise_interrupt()
         done += 1
     return done
 
@@ -54,7 +56,7 @@ class _Drain:
         self.using = conf.jobs_database() if using is None else using
         self.worker = uuid.uuid4()
         fence = partial(fence_success, using=self.using)
-        self.executor = Executor(_Link(self.using), find_task=find_task, database=self.using, fence=fence)
+        self.executor = _Executor(_Link(self.using), find_task=find_task, database=self.using, fence=fence)
 
     def claim(self) -> Attempt | None:
         """Claim the next job."""
@@ -75,6 +77,23 @@ class _Drain:
         with transaction.atomic(using=self.using):
             recorded = record(connections[self.using], [finished], worker_name=WORKER_NAME)
         signals.dispatch(recorded.events)
+
+    def raise_interrupt(self) -> None:
+        """Raise the KeyboardInterrupt that ended the last job, if one did."""
+        if (interrupt := self.executor.interrupt) is not None:
+            raise interrupt
+
+
+class _Executor(Executor):
+    """One that does not keep a KeyboardInterrupt to itself: here it means the test run, or the person in front of it."""
+
+    def __init__(self, link: _Link, **options: Any) -> None:
+        super().__init__(link, **options)
+        self._stage.passes_interrupts = True
+
+    @property
+    def interrupt(self) -> KeyboardInterrupt | None:
+        return self._stage.interrupt
 
 
 class _Link:

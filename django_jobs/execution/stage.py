@@ -10,7 +10,7 @@ from uuid import UUID
 
 from .. import conf, retry, serializers
 from ..exceptions import Fail
-from ..outcomes import Attempt, Finished, Outcome, Succeeded
+from ..outcomes import Attempt, Finished, HandedBack, Outcome, Succeeded
 from ..statuses import Status
 from . import announce, surroundings
 from .context import JobContext, Link
@@ -49,6 +49,10 @@ class Stage:
         #: What runs now, by token.
         self.runs: dict[UUID, Run] = {}
         self._database = database
+        #: Whether a KeyboardInterrupt is the caller's: for jobs that are run where somebody sits. A worker outlives it.
+        self.passes_interrupts = False
+        #: The last one, for the caller to raise.
+        self.interrupt: KeyboardInterrupt | None = None
         #: When the thread that coroutines share for their database work was last cleaned up.
         self.shared_tidied = 0.0
 
@@ -104,6 +108,9 @@ class Stage:
     def end(self, run: Run, is_confirmed: bool = False) -> Finished:
         """Find the outcome, and tell those who listen for it in this process."""
         outcome = judge(run)
+        if self.passes_interrupts and isinstance(run.error, KeyboardInterrupt):
+            self.interrupt = run.error
+            outcome = HandedBack("interrupted", started=True)
         status = self.final_status(run, outcome)
         if status is not None:
             announce.finished(run, outcome, status)

@@ -58,9 +58,8 @@ SUITES: dict[tuple[str, str], tuple[dict[str, Any], int, dict[str, str]]] = {
     ),
     ("test_immediate_backend", "ImmediateBackendTestCase"): (
         {"default": {"BACKEND": DRAINING, "QUEUES": []}},
-        14,
+        15,
         {
-            "test_throws_keyboard_interrupt": "wants it to pass: a worker outlives whatever a task raises, and logs it",
             "test_using_correct_backend": ITS_CLASS,
             "test_cannot_get_result": "the immediate back end can't, ours can",
             "test_cannot_refresh_result": "the immediate back end can't, ours can",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
@@ -63,3 +64,20 @@ class Holder:
     @job
     def held(a: int) -> int:  # noqa: N805
         return a
+
+
+@job
+def interrupt() -> None:
+    raise KeyboardInterrupt("Ctrl-C")
+
+
+@job
+async def interrupt_async() -> None:
+    await asyncio.sleep(0)
+    raise KeyboardInterrupt("Ctrl-C")
+
+
+@job(atomic=True)
+def interrupt_atomic() -> None:
+    add.enqueue(1, b=2)
+    raise KeyboardInterrupt("Ctrl-C")
