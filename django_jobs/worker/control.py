@@ -179,7 +179,7 @@ class Control:
     def _connect(self) -> None:
         sent_at = boottime()
         self.connection.close()
-        self.connection.connect()
+        self.connection.ensure_connection()  # and not `connect()`, which raises the driver's own errors
         self.dialect.prepare_session(self.connection, name=f"django_jobs {self.worker}")
         self.hands.lost()
         rows = bool(self.hands.items)
