@@ -57,6 +57,8 @@ _COLUMNS = (
 _JSON = frozenset({"args", "kwargs", "backoff", "metadata", "tags", "context", "retention"})
 _TIMES = frozenset({"run_after", "enqueued_at", "last_started_at"})
 _ORDER = "priority DESC, due_at, id"
+#: A counter at the end of its column stays where it is: the overflow would fail the claim of all others.
+_READY = f"j.status = 'ready' AND j.parked = '' AND j.starts < {2**31 - 1} AND j.attempts_used < {2**31 - 1}"
 
 check(Move.CLAIM, Status.READY, Status.RUNNING)  # the one move of this module
 
@@ -129,25 +131,24 @@ def _subtree(name: str) -> list[Any]:
 
 def _pick_postgresql(queues: QueueFilter, limit: int, dialect: db.Dialect) -> tuple[str, list[Any]]:
     """Return SQL that locks the jobs to claim, as (id, n): n counts them from 1 in the order of the claim."""
-    base = "j.status = 'ready' AND j.parked = ''"
     extra, extra_params = _where(queues, "postgresql", dialect)
     lock = " FOR NO KEY UPDATE SKIP LOCKED"
     if queues.only_tasks is not None:
         # Bounded: the filter on tasks is applied to the head of the order only. Index django_jobs_claim(_queue).
         names, name_params = ("", []) if queues.names is None else (" AND j.queue = ANY(%s)", [list(queues.names)])
-        head = f"SELECT id FROM {db.JOB} j WHERE {base}{names} ORDER BY {_ORDER} LIMIT {LOOKAHEAD}"
+        head = f"SELECT id FROM {db.JOB} j WHERE {_READY}{names} ORDER BY {_ORDER} LIMIT {LOOKAHEAD}"
         inner = (
-            f"SELECT j.id, row_number() OVER () AS n FROM (SELECT j.id FROM {db.JOB} j WHERE j.id IN ({head}) AND {base}{extra}"
+            f"SELECT j.id, row_number() OVER () AS n FROM (SELECT j.id FROM {db.JOB} j WHERE j.id IN ({head}) AND {_READY}{extra}"
             f" ORDER BY {_ORDER} LIMIT %s{lock}) j"
         )
         return inner, [*name_params, *extra_params, limit]
     if queues.names is None:
         # Index django_jobs_claim.
-        one = f"SELECT j.id FROM {db.JOB} j WHERE {base}{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
+        one = f"SELECT j.id FROM {db.JOB} j WHERE {_READY}{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
         return f"SELECT id, row_number() OVER () AS n FROM ({one}) p", [*extra_params, limit]
     if len(queues.names) == 1:
         # Index django_jobs_claim_queue.
-        one = f"SELECT j.id FROM {db.JOB} j WHERE {base} AND j.queue = %s{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
+        one = f"SELECT j.id FROM {db.JOB} j WHERE {_READY} AND j.queue = %s{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
         return f"SELECT id, row_number() OVER () AS n FROM ({one}) p", [queues.names[0], *extra_params, limit]
     # The head of each queue by index django_jobs_claim_queue, merged. Locks of rows that the merge leaves out end with the
     # commit.
@@ -155,7 +156,7 @@ def _pick_postgresql(queues: QueueFilter, limit: int, dialect: db.Dialect) -> tu
     merged = (
         f"SELECT p.id, row_number() OVER (ORDER BY {rank}p.priority DESC, p.due_at, p.id) AS n"
         " FROM unnest(%s::text[]) WITH ORDINALITY q(name, rank), LATERAL ("
-        f"SELECT j.id, j.priority, j.due_at FROM {db.JOB} j WHERE {base} AND j.queue = q.name{extra}"
+        f"SELECT j.id, j.priority, j.due_at FROM {db.JOB} j WHERE {_READY} AND j.queue = q.name{extra}"
         f" ORDER BY {_ORDER} LIMIT %s{lock}) p"
     )
     return f"SELECT id, n FROM ({merged}) m WHERE n <= %s", [list(queues.names), *extra_params, limit, limit]
@@ -213,7 +214,6 @@ def _claim_portable(
 
 def _pick_portable(cursor: Any, dialect: db.Dialect, vendor: str, queues: QueueFilter, limit: int) -> list[UUID]:
     extra, extra_params = _where(queues, vendor, dialect)
-    base = "j.status = 'ready' AND j.parked = ''"
     # One statement per queue where the order of queues counts; else all names in one.
     groups: list[tuple[str, ...] | None] = [queues.names]
     if queues.names is not None and queues.strict:
@@ -228,7 +228,7 @@ def _pick_portable(cursor: Any, dialect: db.Dialect, vendor: str, queues: QueueF
         # The index must serve the whole WHERE and ORDER BY: InnoDB locks every row that it reads.
         index = "" if vendor != "mysql" else f" FORCE INDEX (django_jobs_claim{'' if names is None else '_queue'})"
         cursor.execute(
-            f"SELECT j.id FROM {db.JOB} j{index} WHERE {base}{where}{extra} ORDER BY {_prefix(_ORDER)} LIMIT %s"
+            f"SELECT j.id FROM {db.JOB} j{index} WHERE {_READY}{where}{extra} ORDER BY {_prefix(_ORDER)} LIMIT %s"
             f"{dialect.for_change_skip}",
             [*params, *extra_params, limit - len(ids)],
         )

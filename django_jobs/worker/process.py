@@ -176,18 +176,20 @@ class Process:
         if now - self._memory_at > MEMORY_SECONDS:
             self._memory_at = now
             self.memory_mb = memory_mb()
-            self._recycle_if_due(now)
+        self._recycle_if_due(now)
         self._write_header()
 
     def _recycle_if_due(self, now: float) -> None:
         options = self.worker_options
         reason = ""
+        # What runs counts: with it the number is full, and nothing more is claimed while it lasts. The successor need not wait.
+        begun = self.control.counters.done + self.pool.running
         if options.max_memory_mb and self.memory_mb > options.max_memory_mb:
             reason = f"memory: {self.memory_mb:.0f} MB is above {options.max_memory_mb:.0f} MB"
         elif options.max_age and now - self.started > options.max_age:
             reason = f"age: above {options.max_age:.0f} s"
-        elif self.options.max_jobs and self.control.counters.done >= self.options.max_jobs:
-            reason = f"jobs: {self.control.counters.done} done"
+        elif self.options.max_jobs and begun >= self.options.max_jobs:
+            reason = f"jobs: {begun} done or begun"
         if reason and not self.control.draining:
             self._is_recycling = reason
             logger.info("Worker %s recycles itself (%s).", self.options.name, reason)
