@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from django_jobs.models import Job, JobAttempt, JobLock
+from django_jobs.models import JobAttempt, JobLock
 from django_jobs.statuses import Status
 from tests.process.conftest import Start
 from tests.project import jobs
@@ -190,38 +190,3 @@ def test_a_job_that_hogs_the_interpreter_is_not_taken_over(start: Start, ledger:
     assert [job.status for job in ended(hog, beside)] == [Status.SUCCEEDED] * 2
     assert len(ledger.starts()) == 2
     assert doomed.is_running
-
-
-# -- the database's sessions
-
-
-@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no sessions")
-def test_b12_sessions_killed_under_a_running_job_change_nothing(start: Start, ledger: Ledger) -> None:
-    runner = start("--threads=2")
-    start("--threads=2")
-    job = jobs.ledger.enqueue(3)
-    pid = ledger.started(job).pid
-    for _ in range(3):
-        kill_sessions()
-        time.sleep(0.3)
-    after = jobs.add.enqueue(1, 2)
-    assert ended(after, within=30)[0].result == 3
-    assert ended(job)[0].status == Status.SUCCEEDED
-    assert (len(ledger.starts(job)), ledger.ends(job)[0].pid) == (1, pid)
-    assert ended(jobs.queries.enqueue(3))[0].status == Status.SUCCEEDED
-    assert runner.is_running
-    assert Job.objects.filter(status=Status.FAILED).count() == 0
-
-
-def kill_sessions() -> None:
-    """End every session of the test database but our own."""
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            return
-        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()")
-        for (number,) in cursor.fetchall():
-            cursor.execute(f"KILL {int(number)}")
