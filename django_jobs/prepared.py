@@ -28,6 +28,12 @@ _sessions: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 def fetch_one(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> Any:
     """Run `sql` and return its first row, None if there is none. Raises Django's database errors."""
+    rows = fetch_all(connection, sql, params)
+    return rows[0] if rows else None
+
+
+def fetch_all(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> list[Any]:
+    """Run `sql` and return its rows, as tuples; none for a statement that returns none. Raises Django's database errors."""
     if connection.vendor == "postgresql" and not (
         connection.in_atomic_block or connection.queries_logged or connection.execute_wrappers
     ):
@@ -36,7 +42,7 @@ def fetch_one(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) 
             return _run(connection, cursor, sql, params)
     with connection.cursor() as django_cursor:
         django_cursor.execute(sql, params)
-        return django_cursor.fetchone()
+        return [] if django_cursor.description is None else list(django_cursor.fetchall())
 
 
 def _cursor(connection: BaseDatabaseWrapper) -> Any:
@@ -68,22 +74,22 @@ def _open(connection: BaseDatabaseWrapper, raw: Any) -> Any:
     return Cursor(raw)
 
 
-def _run(connection: BaseDatabaseWrapper, cursor: Any, sql: str, params: Sequence[Any]) -> Any:
+def _run(connection: BaseDatabaseWrapper, cursor: Any, sql: str, params: Sequence[Any]) -> list[Any]:
     connection.validate_thread_sharing()
     connection.close_if_health_check_failed()
     if connection.connection is not cursor.connection:  # it had gone: another one comes
-        return fetch_one(connection, sql, params)
+        return fetch_all(connection, sql, params)
     raw = cursor.connection
     threshold = raw.prepare_threshold
     raw.prepare_threshold = 0
     try:
         with connection.wrap_database_errors:
             cursor.execute(sql, params, prepare=True)
-            return cursor.fetchone()
+            return [] if cursor.description is None else cursor.fetchall()
     except DatabaseError as error:
         if getattr(error.__cause__, "sqlstate", None) not in _STALE:
             raise
         _sessions[raw] = None  # whoever did that may do it again
     finally:
         raw.prepare_threshold = threshold
-    return fetch_one(connection, sql, params)
+    return fetch_all(connection, sql, params)

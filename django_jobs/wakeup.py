@@ -44,26 +44,31 @@ def wake(using: str, queues: Iterable[str]) -> None:
         _send(using, names)
 
 
-def _send(using: str, queues: tuple[str, ...]) -> None:
-    due = []
+def due(using: str, queues: Iterable[str]) -> list[str]:
+    """Return which of `queues` are to be notified now; the caller does it at once, or they are late by a poll."""
+    found = []
     now = time.monotonic()
     with _sent_lock:
         for queue in queues:
             if now - _sent.get((using, queue), float("-inf")) >= DEBOUNCE_SECONDS:
                 _sent[using, queue] = now
-                due.append(queue)
+                found.append(queue)
         if len(_sent) > 10_000:
             _sent.clear()
-    if due:
+    return found
+
+
+def _send(using: str, queues: tuple[str, ...]) -> None:
+    if names := due(using, queues):
         # Many queues at once: one notification that wakes everybody.
-        payloads = due if len(due) <= 8 else [_ANY_QUEUE]
+        payloads = names if len(names) <= 8 else [_ANY_QUEUE]
         try:
             with connections[using].cursor() as cursor:
                 cursor.execute(
                     "SELECT " + ", ".join(["pg_notify(%s, %s)"] * len(payloads)), [x for p in payloads for x in (CHANNEL, p)]
                 )
         except DatabaseError:
-            logger.warning("The wake-up of %s could not be sent: the next poll finds the work.", ", ".join(due), exc_info=True)
+            logger.warning("The wake-up of %s could not be sent: the next poll finds the work.", ", ".join(names), exc_info=True)
 
 
 def can_listen(connection: BaseDatabaseWrapper) -> bool:

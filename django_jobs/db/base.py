@@ -64,8 +64,11 @@ class Dialect:
         """Return what a raw query gave for a UUID column as a UUID."""
         return value if isinstance(value, UUID) else UUID(value)
 
-    def prepare_session(self, connection: BaseDatabaseWrapper, *, name: str) -> None:
-        """Make a fresh connection fit for the control loop: time limits, keepalives, a name. `name` is shown by the server."""
+    def prepare_session(self, connection: BaseDatabaseWrapper, *, name: str, by_key: bool = False) -> None:
+        """Make a fresh connection fit for a loop of ours: time limits, keepalives, a name, which the server shows.
+
+        `by_key`: its statements find their rows by index, whatever the statistics say.
+        """
 
     def options(self) -> dict[str, Any]:
         """Return connection options for the control connection, laid over the project's own."""

@@ -49,7 +49,7 @@ class MySQL(Dialect):
     def time(self, value: datetime | None) -> Any:
         return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
 
-    def prepare_session(self, connection: BaseDatabaseWrapper, *, name: str) -> None:
+    def prepare_session(self, connection: BaseDatabaseWrapper, *, name: str, by_key: bool = False) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SET SESSION innodb_lock_wait_timeout = 1, wait_timeout = 15, transaction_isolation = 'READ-COMMITTED'"

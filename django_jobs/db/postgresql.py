@@ -42,7 +42,7 @@ class PostgreSQL(Dialect):
             "connect_timeout": 5,
         }
 
-    def prepare_session(self, connection: BaseDatabaseWrapper, *, name: str) -> None:
+    def prepare_session(self, connection: BaseDatabaseWrapper, *, name: str, by_key: bool = False) -> None:
         idle, interval, count = KEEPALIVE
         settings = {
             "application_name": name[:63],
@@ -55,6 +55,8 @@ class PostgreSQL(Dialect):
             "tcp_keepalives_count": str(count),
             "tcp_user_timeout": str(1000 * (idle + interval * count)),
         }
+        if by_key:
+            settings |= _BY_KEY
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT " + ", ".join(["set_config(%s, %s, false)"] * len(settings)),
@@ -123,6 +125,10 @@ class PostgreSQL(Dialect):
         text = str(error)
         return sqlstate(error) in _PG_SHUTDOWN or any(words in text for words in _PG_REFUSALS)
 
+
+# A prepared statement keeps its plan, and a plan for an empty table reads all of it: fatal once there are a million rows. These
+# leave nested loops by index, which is right for statements on some hundred rows at any size of the table.
+_BY_KEY = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off")
 
 _PG_SHUTDOWN = frozenset({"57P01", "57P02", "57P03"})
 # Without a sqlstate (no session was made) libpq tells only by text; these are its English and the operating system's words.

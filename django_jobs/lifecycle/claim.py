@@ -18,7 +18,7 @@ from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobs import db
+from django_jobs import db, prepared
 from django_jobs.outcomes import Attempt
 from django_jobs.statuses import Move, Status, check
 
@@ -108,11 +108,15 @@ def _where(queues: QueueFilter, vendor: str, dialect: db.Dialect) -> tuple[str, 
     for name in queues.excluded:
         sql += " AND NOT " + _SUBTREE
         params += _subtree(name)
-    for tasks, word in ((queues.skip_tasks, "NOT IN"), (queues.only_tasks or (), "IN")):
-        if tasks:
+    is_postgresql = vendor == "postgresql"
+    for tasks, word, array in ((queues.skip_tasks, "NOT IN", "<> ALL"), (queues.only_tasks or (), "IN", "= ANY")):
+        if tasks and is_postgresql:  # one text whatever their number, so that it can be prepared
+            sql += f" AND j.task {array} (%s::text[])"
+            params.append(list(tasks))
+        elif tasks:
             sql += f" AND j.task {word} ({', '.join(['%s'] * len(tasks))})"
             params += tasks
-    if vendor == "postgresql":
+    if is_postgresql:
         sql += f" AND NOT EXISTS (SELECT 1 FROM {db.LOCK} l WHERE l.job_id = j.id)"
     return sql, params
 
@@ -135,7 +139,7 @@ def _pick_postgresql(queues: QueueFilter, limit: int, dialect: db.Dialect) -> tu
     lock = " FOR NO KEY UPDATE SKIP LOCKED"
     if queues.only_tasks is not None:
         # Bounded: the filter on tasks is applied to the head of the order only. Index django_jobs_claim(_queue).
-        names, name_params = ("", []) if queues.names is None else (" AND j.queue = ANY(%s)", [list(queues.names)])
+        names, name_params = ("", []) if queues.names is None else (" AND j.queue = ANY(%s::text[])", [list(queues.names)])
         head = f"SELECT id FROM {db.JOB} j WHERE {_READY}{names} ORDER BY {_ORDER} LIMIT {LOOKAHEAD}"
         inner = (
             f"SELECT j.id, row_number() OVER () AS n FROM (SELECT j.id FROM {db.JOB} j WHERE j.id IN ({head}) AND {_READY}{extra}"
@@ -177,17 +181,16 @@ def _claim_postgresql(
     sql = (
         f"WITH picked AS MATERIALIZED ({pick}), claimed AS ("
         f"UPDATE {db.JOB} j SET status = 'running', starts = j.starts + 1, attempts_used = j.attempts_used + 1, worker = %s,"
-        " last_token = t.token, last_started_at = clock_timestamp(), started_at = COALESCE(j.started_at, clock_timestamp())"
-        " FROM picked JOIN unnest(%s::uuid[]) WITH ORDINALITY t(token, n) ON t.n = picked.n"
-        f" WHERE j.id = picked.id RETURNING picked.n, {columns}), locked AS ("
+        " last_token = (%s::uuid[])[picked.n], last_started_at = clock_timestamp(),"
+        " started_at = COALESCE(j.started_at, clock_timestamp())"
+        f" FROM picked WHERE j.id = picked.id RETURNING picked.n, {columns}), locked AS ("
         f"INSERT INTO {db.LOCK} (job_id, token, worker, kind, queue, limit_keys, prefetched, claimed_at, expires_at)"
         " SELECT id, last_token, %s, 'worker', queue, '[]', n > %s, clock_timestamp(),"
         " clock_timestamp() + %s::double precision * interval '1 second' FROM claimed)"
         " SELECT * FROM claimed ORDER BY n"
     )
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [*params, worker_name, list(tokens), worker, free, grace])
-        return [dict(zip(_COLUMNS, row[1:], strict=True)) for row in cursor.fetchall()]
+    rows = prepared.fetch_all(connection, sql, [*params, worker_name, list(tokens), worker, free, grace])
+    return [dict(zip(_COLUMNS, row[1:], strict=True)) for row in rows]
 
 
 def _claim_portable(
@@ -284,8 +287,9 @@ def _take(
 
 def _attempt(row: dict[str, Any], prefetched: bool) -> Attempt:
     for name in _JSON:
-        if isinstance(row[name], str | bytes):
-            row[name] = json.loads(row[name])
+        value = row[name]
+        if isinstance(value, str | bytes):
+            row[name] = [] if value == "[]" else {} if value == "{}" else json.loads(value)
     for name in _TIMES:
         if row[name] is not None:
             row[name] = db.as_datetime(row[name])
@@ -327,6 +331,14 @@ def _uuid(value: Any) -> UUID:
 
 def promote(connection: BaseDatabaseWrapper, attempts: Sequence[Attempt]) -> None:
     """Clear the prefetched mark of `attempts`: from the commit on they count as started. Called before their functions are."""
+    if connection.vendor == "postgresql":
+        prepared.fetch_all(
+            connection,
+            f"UPDATE {db.LOCK} l SET prefetched = false FROM unnest(%s::uuid[], %s::uuid[]) p(job, token)"
+            " WHERE l.job_id = p.job AND l.token = p.token",
+            [[attempt.job_id for attempt in attempts], [attempt.token for attempt in attempts]],
+        )
+        return
     dialect = db.dialect(connection)
     with connection.cursor() as cursor:
         for chunk in db.batches(attempts, 400):
@@ -348,32 +360,6 @@ def ready_queues(connection: BaseDatabaseWrapper) -> list[str]:
             " FROM q WHERE q.name IS NOT NULL) SELECT name FROM q WHERE name IS NOT NULL"
         )
         return [row[0] for row in cursor.fetchall()]
-
-
-def park_paused(connection: BaseDatabaseWrapper, limit: int) -> int:
-    """Park up to `limit` ready jobs of paused queues and their subtrees, so that the claim's index leaves them out; return how
-    many.
-
-    In the caller's transaction; called by maintenance, which also unparks what is parked as paused in a queue that no longer is.
-    """
-    dialect = db.dialect(connection)
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT q.name FROM {db.QUEUE} q WHERE {_paused(dialect)}", [])
-        count = 0
-        for (name,) in cursor.fetchall():
-            cursor.execute(
-                f"SELECT j.id FROM {db.JOB} j WHERE j.status = 'ready' AND j.parked = '' AND {_SUBTREE} LIMIT %s"
-                f"{dialect.for_change_skip}",
-                [*_subtree(name), limit - count],
-            )
-            ids = [dialect.to_uuid(row[0]) for row in cursor.fetchall()]
-            for chunk in db.batches(ids, 500):
-                marks, params = dialect.marks(chunk)
-                cursor.execute(
-                    f"UPDATE {db.JOB}{dialect.by_key} SET parked = 'paused' WHERE id IN ({marks}) AND status = 'ready'", params
-                )
-            count += len(ids)
-    return count
 
 
 def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[UUID]) -> int:

@@ -18,7 +18,7 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import prepared, signals, wakeup
-from ..db import JOB, Dialect, as_datetime, batches, dialect, server_now
+from ..db import JOB, Dialect, as_datetime, batches, dialect, server_now, sqlstate
 from ..ids import uuid7
 from ..options import UNSET, Unset
 from ..outcomes import Event
@@ -87,13 +87,13 @@ def insert(jobs: Sequence[NewJob], *, using: str) -> None:
         return
     connection = connections[using]
     try:
-        _insert(connection, jobs)
+        told = _insert(connection, jobs)
     except (DatabaseError, InterfaceError) as error:
         if connection.in_atomic_block or not dialect(connection).is_connection_loss(error):
             raise
         connection.close()
-        _insert(connection, jobs)
-    if queues := {job.spec.queue for job in jobs if job.status is Status.READY}:
+        told = _insert(connection, jobs)
+    if queues := {job.spec.queue for job in jobs if job.status is Status.READY} - told:
         wakeup.wake(using, queues)
     if signals.has_listeners("job_enqueued"):
         signals.dispatch([_event(job) for job in jobs])
@@ -103,12 +103,13 @@ def _event(job: NewJob) -> Event:
     return Event("job_enqueued", job.id, job.spec.task, job.spec.queue, job.status, backend=job.spec.backend)
 
 
-def _insert(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> None:
+def _insert(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> set[str]:
+    """Store `jobs`; return the queues whose workers have been told by the same statement."""
     if len(jobs) == 1:
-        _insert_one(connection, jobs[0])
-    else:
-        with transaction.atomic(using=connection.alias):
-            _insert_many(connection, jobs)
+        return _insert_one(connection, jobs[0])
+    with transaction.atomic(using=connection.alias):
+        _insert_many(connection, jobs)
+    return set()
 
 
 # --- One job ---
@@ -166,7 +167,7 @@ def _optional(spec: JobSpec, queues: Declared) -> dict[str, Any]:
     return columns
 
 
-def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> None:
+def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> set[str]:
     words, spec = dialect(connection), job.spec
     optional = _optional(spec, declared(connection.alias))
     if job.unique_key is not None:
@@ -179,7 +180,19 @@ def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> None:
         del times[0]  # a delay decides the status by itself
     first = [words.uuid(job.id), spec.backend, spec.task, dumps(job.args), dumps(job.kwargs), spec.queue, spec.priority]
     params = [*first, *optional.values(), *times]
-    if returning:
+    told: set[str] = set()
+    if start is None and connection.vendor == "postgresql" and not connection.in_atomic_block and connection.get_autocommit():
+        # In one statement, so that the worker need not wait for a second commit.
+        told = set(wakeup.due(connection.alias, [spec.queue]))
+    if told:
+        try:
+            row = prepared.fetch_one(connection, _and_notify(sql), [*params, wakeup.CHANNEL, spec.queue])
+        except DatabaseError as error:
+            if sqlstate(error) != _QUEUE_IS_FULL:
+                raise
+            told = set()
+            row = prepared.fetch_one(connection, sql, params)
+    elif returning:
         row = prepared.fetch_one(connection, sql, params)
     else:
         row = None
@@ -192,6 +205,7 @@ def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> None:
     job.enqueued_at = as_datetime(row[0])
     job.status = Status(row[1])
     job.run_after = as_datetime(row[2]) if row[2] is not None else None
+    return told
 
 
 def _as_start(run_after: datetime | timedelta | None) -> datetime | timedelta | None:
@@ -223,6 +237,15 @@ def _one_sql(vendor: str, columns: tuple[str, ...], start: str, start_by: str, r
         values["start_by"] = later if start_by == "delay" else "%s"
     sql = f"INSERT INTO {JOB} ({', '.join(values)}) VALUES ({', '.join(values.values())}){_LEAVE[vendor]}"
     return sql + " RETURNING enqueued_at, status, run_after" if returning else sql
+
+
+#: PostgreSQL's program_limit_exceeded: notifications that some session does not read have filled their queue.
+_QUEUE_IS_FULL: Final = "54000"
+
+
+def _and_notify(sql: str) -> str:
+    """Return `sql`, an INSERT with RETURNING, extended by a notification for the row that it stores (none if it was there)."""
+    return f"WITH stored AS ({sql}) SELECT s.*, pg_notify(%s, %s)::text FROM stored s"
 
 
 #: A key that is there already is left alone.

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobs import db
+from django_jobs import db, prepared
 from django_jobs.conf import jobs_settings
 from django_jobs.outcomes import Attempt, Finished, Succeeded
 from django_jobs.serializers import dumps
@@ -29,11 +29,11 @@ def succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished
         "WITH o AS MATERIALIZED (SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::float8[], %s::float8[])"
         " o(id, token, result, run_seconds, prune)"
         f" WHERE NOT EXISTS (SELECT 1 FROM {db.CANCEL} c WHERE c.job_id = o.id)),"
-        f" gone AS (DELETE FROM {db.LOCK} l USING o WHERE l.job_id = o.id AND l.token = o.token RETURNING l.job_id)"
-        f" UPDATE {db.JOB} j SET status = 'succeeded', last_outcome = 'succeeded', result = o.result::jsonb, reason = '',"
-        " finished_at = clock_timestamp(), run_seconds = o.run_seconds, deaths = 0,"
-        " prune_at = clock_timestamp() + o.prune * interval '1 second'"
-        " FROM o JOIN gone ON gone.job_id = o.id WHERE j.id = o.id AND j.status = 'running' RETURNING j.id"
+        f" gone AS (DELETE FROM {db.LOCK} l USING o WHERE l.job_id = o.id AND l.token = o.token RETURNING o.*)"
+        f" UPDATE {db.JOB} j SET status = 'succeeded', last_outcome = 'succeeded', result = gone.result::jsonb, reason = '',"
+        " finished_at = clock_timestamp(), run_seconds = gone.run_seconds, deaths = 0,"
+        " prune_at = clock_timestamp() + gone.prune * interval '1 second'"
+        " FROM gone WHERE j.id = gone.id AND j.status = 'running' RETURNING j.id"
     )
     params: list[list[Any]] = [[], [], [], [], []]
     for item in items:
@@ -47,9 +47,7 @@ def succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished
         )
         for column, value in zip(params, row, strict=True):
             column.append(value)
-    with connection.cursor() as cursor:
-        cursor.execute(sql, params)
-        return {row[0] for row in cursor.fetchall()}
+    return {row[0] for row in prepared.fetch_all(connection, sql, params)}
 
 
 def succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:

@@ -102,7 +102,10 @@ def apply_requests(*, using: str, limit: int) -> Swept:
     for job in pending:
         request = found[job.id]
         events += cancel_locked([job], using=using, reason=said("cancelled", request.requested_by, request.reason))
-    delete_rows(using, [job for job in jobs if job.id in unwanted and job.status != Status.RUNNING])
+    _changed, errors = write_each(
+        [job for job in jobs if job.id in unwanted and job.status != Status.RUNNING], using, partial(delete_rows, using)
+    )
+    _complain(errors, "could not be deleted")
     ended = {job.id for job in jobs if job.status in FINAL}
     gone = found.keys() - set(Job.objects.using(using).filter(id__in=found).values_list("id", flat=True))
     forget_requests(using, ended | gone)

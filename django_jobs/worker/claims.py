@@ -23,6 +23,8 @@ from django_jobs.worker.queues import QueueWatch
 BATCH = 100
 #: Claim ahead what is likely to begin within this time.
 AHEAD_SECONDS = 0.05
+#: A process whose sibling was woken first looks this much later, so that the two don't race for one job.
+LATER_LOOK_SECONDS = 0.01
 #: Kinds of slots.
 THREADS, LOOP = "threads", "loop"
 
@@ -43,17 +45,21 @@ class Claims:
         self.look_again_at = 0.0
         self.count = 0
         self._empty: set[str] = set()
+        self._served = ""  # the kind that got something last: the other one has its turn first
 
     @property
     def is_empty(self) -> bool:
         """Whether the last claims found less than they wanted, of every kind."""
         return self._empty >= self.kinds
 
-    def woken(self, queue: str) -> None:
-        """There is work in `queue`: claim at once, and look again a little later."""
+    def woken(self, queue: str, *, first: bool = True) -> None:
+        """There is work in `queue`: claim at once, and look again a little later. Not `first`: another process looks first."""
         self.queues.seen(queue)
-        self.next_poll = 0.0
-        self.look_again_at = time.monotonic() + wakeup.SECOND_LOOK_SECONDS
+        if first:
+            self.next_poll = 0.0
+        now = time.monotonic()
+        if first or not self.look_again_at:
+            self.look_again_at = now + (wakeup.SECOND_LOOK_SECONDS if first else LATER_LOOK_SECONDS)
 
     def room(self) -> int:
         """Return how many attempts, beyond those that wait in the pool, are likely to begin soon."""
@@ -93,13 +99,17 @@ class Claims:
         if self.connection.vendor != "postgresql":
             self.hands.begin()  # elsewhere a claim is several statements
         claimed: list[Attempt] = []
-        for kind, count in wanted.items():
-            found = self._claim_kind(kind, count)
-            if len(found) < count:
+        for kind in sorted(wanted, key=lambda kind: kind == self._served):
+            if claimed:
+                self._empty.discard(kind)  # its turn comes in the next cycle: what is claimed begins before another look
+                continue
+            claimed = self._claim_kind(kind, wanted[kind])
+            if len(claimed) < wanted[kind]:
                 self._empty.add(kind)
             else:
                 self._empty.discard(kind)
-            claimed += found
+            if claimed:
+                self._served = kind
         self.count += len(claimed)
         return claimed
 

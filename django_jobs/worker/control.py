@@ -119,9 +119,9 @@ class Control:
         """Whether there was nothing to claim at the last look, and nothing is in hand."""
         return self._connected and self.claims.is_empty and not (self.hands.items or self._to_record or self._later)
 
-    def woken(self, queue: str) -> None:
-        """There is work in `queue`."""
-        self.claims.woken(queue)
+    def woken(self, queue: str, *, first: bool = True) -> None:
+        """There is work in `queue`; not `first`: another process of this worker looks first."""
+        self.claims.woken(queue, first=first)
         self.wake.set()
 
     # -- the loop
@@ -180,7 +180,7 @@ class Control:
         sent_at = boottime()
         self.connection.close()
         self.connection.ensure_connection()  # and not `connect()`, which raises the driver's own errors
-        self.dialect.prepare_session(self.connection, name=f"django_jobs {self.worker}")
+        self.dialect.prepare_session(self.connection, name=f"django_jobs {self.worker}", by_key=True)
         self.hands.lost()
         rows = bool(self.hands.items)
         if rows:

@@ -204,9 +204,9 @@ class Process:
     def _listen(self) -> None:
         for line in sys.stdin:
             word, _, rest = line.strip().partition(" ")
-            if word == "wake":
+            if word in {"wake", "later"}:
                 if rest == "*" or self.control.queues.is_wanted(rest):
-                    self.control.woken(rest)
+                    self.control.woken(rest, first=word == "wake")
             elif word == "stop":
                 self.control.drain()
         # The supervisor is gone: finish what runs, then end. Others take its place.

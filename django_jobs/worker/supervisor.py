@@ -55,6 +55,7 @@ class Supervisor:
         self.ticked = time.monotonic()
         self.jobs_done = 0
         self._number = 0
+        self._turn = 0
         self._restart_at: list[float] = []
         self._restart_pause = RESTART_SECONDS[0]
         self._stop_requests = 0
@@ -160,7 +161,7 @@ class Supervisor:
                     is_open = True
                     self._tell_all("wake *")  # what was notified while nobody listened
                 for queue_name in listener.wait(1.0):
-                    self._tell_all(f"wake {queue_name}")
+                    self._wake(queue_name)
                 pause = 0.1
             except Exception as error:
                 if not isinstance(error, DatabaseError | InterfaceError):
@@ -170,6 +171,16 @@ class Supervisor:
                 pause = min(2 * pause, 2.0)
         with suppress(Exception):
             listener.close()
+
+    def _wake(self, queue_name: str) -> None:
+        """Wake the process that has least in hand, and the others a little later: they must not race for one job."""
+        self._turn += 1
+        children = list(self.children)
+        children = children[self._turn % max(1, len(children)) :] + children[: self._turn % max(1, len(children))]
+        with suppress(ValueError):  # the board of one that has just ended is closed
+            children.sort(key=lambda child: child.board.read_header().in_hand)
+        for place, child in enumerate(children):
+            child.say(f"{'later' if place else 'wake'} {queue_name}")
 
     def _tell_all(self, line: str) -> None:
         for child in list(self.children):
