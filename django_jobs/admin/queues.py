@@ -220,7 +220,7 @@ class QueueAdmin(JobsModelAdmin[Queue]):
     def _switch(self, request: HttpRequest, queue: Queue, reason: str, until: datetime | None) -> None:
         who = request.user.get_username()[:64]
         if request.POST.get("act") == "resume":
-            resume_queue(queue.name, by=who, using=jobs_database())
+            resume_queue(queue.name, by=who, reason=reason, using=jobs_database())
             said, done = _("Resumed"), _("The queue %(queue)s is open again.")
         else:
             pause_queue(queue.name, by=who, reason=reason, until=until, using=jobs_database())

@@ -62,6 +62,7 @@ class Pulse:
     late: float | None  # the first `start_by` of a job that waits
     turn: float | None  # the first maintenance service
     requests: bool  # there are cancel requests about jobs that do not run
+    paused: bool  # there are paused queues
     resumed: bool  # there are queues whose pause is over
     unknown: bool  # there are jobs parked for want of a worker that knows their task
 
@@ -137,6 +138,7 @@ class Looks:
             f" (SELECT MIN(next_at) FROM {db.LEADER}),"
             f" EXISTS (SELECT 1 FROM {db.CANCEL} c WHERE NOT EXISTS"
             f" (SELECT 1 FROM {db.JOB} j WHERE j.id = c.job_id AND j.status = 'running')),"
+            f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > {now})),"
             f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND paused_until <= {now}),"
             f" EXISTS (SELECT 1 FROM {db.JOB} WHERE parked = 'unknown_task')"
         )
@@ -156,8 +158,9 @@ class Looks:
             late=ahead(row[4]),
             turn=ahead(row[5]),
             requests=bool(row[6]),
-            resumed=bool(row[7]),
-            unknown=bool(row[8]),
+            paused=bool(row[7]),
+            resumed=bool(row[8]),
+            unknown=bool(row[9]),
         )
 
     def _look_at_locks(self) -> None:

@@ -38,6 +38,8 @@ IDLE_SECONDS: Final = 60.0
 #: The same for the pruner, and its breath between full sweeps: deleting must not crowd out the jobs.
 PRUNE_SECONDS: Final = 10.0
 PRUNE_REST_SECONDS: Final = 0.1
+#: How often a process parks what has come to paused queues meanwhile.
+PARK_SECONDS: Final = 5.0
 #: How often a process looks whether it knows a task that another did not.
 UNKNOWN_SECONDS: Final = 5.0
 #: The pause of the loop, at least: due work is taken in one go.
@@ -67,6 +69,11 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
         swept = sweep.cancel_late(using=using, limit=limit)
         return Swept(max(swept.touched, requests.touched), requests.events + swept.events)
 
+    def queues(using: str, limit: int) -> Swept:
+        back = pause.release_resumed(using=using, limit=limit)
+        parked = pause.park_paused(using=using, limit=limit)
+        return Swept(max(back.touched, parked.touched), queues=back.queues)
+
     def unknown(using: str, limit: int) -> Swept:
         return sweep.give_up_unknown(using=using, grace=settings.unknown_task_grace, limit=limit)
 
@@ -74,7 +81,7 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
         Service("requeuer", partial(requeuer.sweep, looks), batch, IDLE_SECONDS),
         Service("stager", lambda using, limit: sweep.stage_due(using=using, limit=limit), batch, IDLE_SECONDS),
         Service("timeouts", late, batch, IDLE_SECONDS),
-        Service("queues", lambda using, limit: pause.release_resumed(using=using, limit=limit), batch, IDLE_SECONDS),
+        Service("queues", queues, batch, IDLE_SECONDS),
         Service("unknown", unknown, batch, min(IDLE_SECONDS, max(settings.unknown_task_grace, settings.sweep_interval))),
         Service(
             "pruner",
@@ -116,7 +123,7 @@ class Maintenance:
         self._session: Any = None
         self._failures = 0
         self._looked_at: float | None = None
-        self._next_unknown = 0.0
+        self._next_unknown = self._next_park = 0.0
         self._ran: dict[str, _Ran] = {}
 
     def run(self) -> None:
@@ -189,8 +196,10 @@ class Maintenance:
             "requeuer": bool(self.looks.dead() or self.looks.missing()),
             "stager": pulse.due is not None and pulse.due <= 0,
             "timeouts": pulse.requests or (pulse.late is not None and pulse.late <= 0),
-            "queues": pulse.resumed,
+            "queues": pulse.resumed or (pulse.paused and self.clock() >= self._next_park),
         }
+        if wanted["queues"]:
+            self._next_park = self.clock() + PARK_SECONDS
         return [name for name, is_wanted in wanted.items() if is_wanted]
 
     def _turn(self, service: Service, *, force: bool) -> bool:

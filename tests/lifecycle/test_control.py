@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import uuid
@@ -475,12 +476,17 @@ def test_edit_refuses_bad_values_by_name(field: str, value: object) -> None:
 # -- pause -----------------------------------------------------------------------------------------
 
 
-def test_pause_and_resume_keep_who_why_and_until_when() -> None:
+def test_pause_and_resume_keep_who_why_and_until_when(caplog: pytest.LogCaptureFixture) -> None:
     until = db.server_now(connection) + timedelta(hours=1)
-    queue = control.pause_queue("billing", by="ann", reason="month end", until=until)
-    assert (queue.paused_by, queue.pause_reason, queue.paused_until) == ("ann", "month end", until)
-    assert control.resume_queue("billing", by="ben") is True
-    assert control.resume_queue("billing") is False
+    with caplog.at_level(logging.INFO, "django_jobs.control"):
+        queue = control.pause_queue("billing", by="ann", reason="month end", until=until)
+        assert (queue.paused_by, queue.pause_reason, queue.paused_until) == ("ann", "month end", until)
+        assert control.resume_queue("billing", by="ben", reason="all is paid") is True
+        assert control.resume_queue("billing") is False
+    assert caplog.messages == [
+        "The queue billing was paused by ann: month end.",
+        "The queue billing was resumed by ben: all is paid.",
+    ]
     queue = Queue.objects.get(name="billing")
     assert queue.paused_until is not None
     assert queue.paused_until <= db.server_now(connection)
@@ -491,6 +497,13 @@ def test_pausing_again_replaces_the_pause() -> None:
     control.pause_queue("billing", by="ben")
     queue = Queue.objects.get(name="billing")
     assert (queue.paused_by, queue.paused_until) == ("ben", None)
+
+
+def test_pause_parks_what_is_ready_below() -> None:
+    """The claim's index leaves parked jobs out: however many wait, they slow nobody's claim."""
+    mine, below, cousin = make_job(queue="a"), make_job(queue="a.b"), make_job(queue="ab")
+    control.pause_queue("a")
+    assert dict(Job.objects.values_list("id", "parked")) == {mine.id: "paused", below.id: "paused", cousin.id: ""}
 
 
 def test_resume_brings_the_parked_jobs_of_the_subtree_back() -> None:

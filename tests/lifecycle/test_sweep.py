@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.db.models import ProtectedError
 from django.db.models.signals import pre_delete
 
 from django_jobs import db
@@ -115,6 +116,27 @@ def test_a_request_that_an_attempts_end_passed_by_is_acted_on() -> None:
     assert [request.job_id for request in CancelRequest.objects.all()] == [running.id]
 
 
+def test_a_job_that_can_not_be_deleted_costs_nobody_else_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
+    bad, good, late = make_job(), make_job(), make_job()
+    for job in (bad, good):
+        CancelRequest.objects.create(job=job, delete_job=True)
+    CancelRequest.objects.create(job=late)
+
+    def refuse(instance: Job, **kwargs: Any) -> None:
+        if instance.id == bad.id:
+            raise ProtectedError("something of the site's refers to it", set())
+
+    pre_delete.connect(refuse, sender=Job)
+    try:
+        events = run(sweep.apply_requests).events
+    finally:
+        pre_delete.disconnect(refuse, sender=Job)
+    assert len(events) == 3
+    assert {job.id: job.status for job in Job.objects.all()} == {bad.id: Status.CANCELLED, late.id: Status.CANCELLED}
+    assert not CancelRequest.objects.exists(), "it would be tried again every second"
+    assert str(bad.id) in caplog.text
+
+
 # -- unknown tasks -------------------------------------------------------------------------------
 
 
@@ -171,8 +193,39 @@ def test_a_pause_ends_by_itself() -> None:
 
 
 def test_jobs_of_a_deleted_queue_row_come_back() -> None:
-    make_job(queue="a", parked=Parked.PAUSED)
+    """Also while another queue is paused for good."""
+    job, still = make_job(queue="a.b", parked=Parked.PAUSED), make_job(queue="other.c")
+    pause_queue("other")
     assert run(pause.release_resumed).touched == 1
+    assert dict(Job.objects.values_list("id", "parked")) == {job.id: "", still.id: "paused"}
+    assert run(pause.release_resumed).touched == 0
+
+
+def test_what_comes_to_a_paused_queue_is_parked_in_pieces() -> None:
+    """Else each claim from the other queues would pass them all."""
+    pause_queue("a")
+    pause_queue("over", until=ago(-60))
+    Queue.objects.filter(name="over").update(paused_until=ago(1))
+    paused = [make_job(queue=queue) for queue in ("a", "a.b", "a.b.c")]
+    others = [make_job(queue=queue) for queue in ("ab", "b.a", "over", "over.x")]
+    others.append(make_job(Status.SCHEDULED, queue="a", due_at=ago(-60)))
+    unknown = make_job(queue="a", parked=Parked.UNKNOWN_TASK)
+    assert run(pause.park_paused, limit=2).touched == 2
+    assert run(pause.park_paused, limit=2).touched == 1
+    assert run(pause.park_paused, limit=2).touched == 0
+    assert {job.id for job in Job.objects.filter(parked=Parked.PAUSED)} == {job.id for job in paused}
+    assert {job.id for job in Job.objects.filter(parked="")} == {job.id for job in others}
+    assert Job.objects.get(id=unknown.id).parked == Parked.UNKNOWN_TASK
+
+
+@needs_row_locks
+@commits
+def test_parking_waits_for_no_locked_job() -> None:
+    pause_queue("a")
+    held, free = make_job(queue="a"), make_job(queue="a")
+    with locked(db.JOB, "id", held.id, "FOR UPDATE"):
+        assert run(pause.park_paused).touched == 1
+    assert dict(Job.objects.values_list("id", "parked")) == {held.id: "", free.id: "paused"}
 
 
 # -- pruner --------------------------------------------------------------------------------------

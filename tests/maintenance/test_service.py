@@ -14,6 +14,7 @@ from django.db import OperationalError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from django_jobs import db
+from django_jobs.lifecycle.pause import pause_queue, resume_queue
 from django_jobs.lifecycle.sweep import Swept
 from django_jobs.maintenance import service as service_module
 from django_jobs.maintenance.service import Maintenance
@@ -280,3 +281,16 @@ def test_two_loops_at_once_recover_each_attempt_once(settings: Any) -> None:
 
 def test_names_of_tasks_are_asked_of_the_registry() -> None:
     assert service_module.knows_task("no.such.task") is False
+
+
+def test_what_comes_to_a_paused_queue_is_parked_within_seconds(maintenance: Maintenance, clock: Clock) -> None:
+    pause_queue("a")
+    rounds(maintenance, clock, 1)
+    job = make_job(queue="a.b")
+    rounds(maintenance, clock, int(service_module.PARK_SECONDS / maintenance.settings.sweep_interval) + 1)
+    assert Job.objects.get(id=job.id).parked == Parked.PAUSED
+    with CaptureQueriesContext(connection) as queries:
+        maintenance.cycle()
+    assert len(queries) == 1, "not at every look"
+    resume_queue("a")
+    assert Job.objects.get(id=job.id).parked == ""
