@@ -28,7 +28,7 @@ from .recover import skipping_locked, writing
 from .report import BATCH, said
 from .sweep import Swept, unpark
 
-logger = logging.getLogger("django_jobs.control")
+logger = logging.getLogger("django_jobs.pause")
 
 #: Longer than any transaction of a sweep, which may have read the pause before it ended. Seconds.
 LATE_SECONDS: Final = 60.0

@@ -478,7 +478,7 @@ def test_edit_refuses_bad_values_by_name(field: str, value: object) -> None:
 
 def test_pause_and_resume_keep_who_why_and_until_when(caplog: pytest.LogCaptureFixture) -> None:
     until = db.server_now(connection) + timedelta(hours=1)
-    with caplog.at_level(logging.INFO, "django_jobs.control"):
+    with caplog.at_level(logging.INFO, "django_jobs.pause"):
         queue = control.pause_queue("billing", by="ann", reason="month end", until=until)
         assert (queue.paused_by, queue.pause_reason, queue.paused_until) == ("ann", "month end", until)
         assert control.resume_queue("billing", by="ben", reason="all is paid") is True
