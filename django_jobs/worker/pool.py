@@ -50,6 +50,7 @@ class Pool:
         self._closing = False
         #: Seconds that a job takes, as a moving average; None while nothing has finished.
         self.mean_seconds: float | None = None
+        self._finished_at = 0.0
 
     def start(self) -> None:
         """Start the threads and, where coroutines may run, the loop."""
@@ -129,8 +130,11 @@ class Pool:
         return self._running + self._async_running
 
     def lookahead(self, seconds: float, most: int) -> int:
-        """Return how many attempts, beyond free threads, are likely to begin within `seconds`."""
-        if self.mean_seconds is None:
+        """Return how many attempts, beyond free threads, are likely to begin within `seconds`.
+
+        0 while nothing finishes, however quick earlier jobs were: to claim ahead again and again would keep others from them.
+        """
+        if self.mean_seconds is None or time.monotonic() - self._finished_at > seconds:
             return 0
         return min(most, int(self.threads * seconds / max(self.mean_seconds, 0.000_1)))
 
@@ -159,6 +163,7 @@ class Pool:
             self._finish(finished)
 
     def _finish(self, finished: Finished) -> None:
+        self._finished_at = time.monotonic()
         seconds = finished.run_seconds
         if seconds is not None:
             mean = self.mean_seconds
