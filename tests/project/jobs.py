@@ -15,7 +15,8 @@ import time
 import uuid
 from typing import Any
 
-from django.db import connection
+from asgiref.sync import sync_to_async
+from django.db import connection, connections
 
 from django_jobs import Retry, job
 from django_jobs.models import Queue
@@ -108,6 +109,23 @@ def queries(count: int) -> int:
         for _ in range(count):
             cursor.execute("SELECT 1")
             cursor.fetchone()
+    return count
+
+
+@job
+async def aqueries(count: int) -> int:
+    """Do the same from a coroutine."""
+    return await sync_to_async(queries.func)(count)
+
+
+@job
+def on_two(count: int) -> int:
+    """Ask two databases so many times each."""
+    for alias in ("default", "other"):
+        with connections[alias].cursor() as cursor:
+            for number in range(count):
+                cursor.execute("SELECT %s", [number])
+                cursor.fetchone()
     return count
 
 
