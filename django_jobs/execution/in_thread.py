@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.db import transaction
 
-from ..exceptions import Skip
-from ..outcomes import Finished
+from ..exceptions import AttemptLost, Skip
+from ..outcomes import Attempt, Finished
 from . import cleanup
 from .running import ThreadRun
 from .stage import Stage
@@ -63,7 +64,7 @@ def _call_atomic(stage: Stage, run: ThreadRun, args: Any, kwargs: Any) -> bool:
             if run.stop is not None or not (run.error is None or isinstance(run.error, Skip)):
                 raise _RolledBack
             if stage.fence is not None:
-                stage.fence(run.attempt, run.result)
+                _fence(stage.fence, run)
     except _RolledBack:
         return False
     except BaseException as error:
@@ -72,3 +73,12 @@ def _call_atomic(stage: Stage, run: ThreadRun, args: Any, kwargs: Any) -> bool:
             return False
         logger.exception("What job %s left to do on commit failed; the job itself is done.", run.attempt.job_id)
     return stage.fence is not None
+
+
+def _fence(fence: Callable[[Attempt, Any], None], run: ThreadRun) -> None:
+    """Record the success in the job's own transaction; note when that is refused, as a task may raise `AttemptLost` as well."""
+    try:
+        fence(run.attempt, run.result)
+    except AttemptLost:
+        run.is_refused = True
+        raise

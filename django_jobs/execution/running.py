@@ -94,6 +94,7 @@ class Run:
         "has_returned",
         "ident",
         "is_armed",
+        "is_refused",
         "last_beat",
         "lock",
         "logs",
@@ -112,6 +113,7 @@ class Run:
         self.attempt, self.plan = attempt, plan
         self.lock = threading.Lock()
         self.is_armed = self.has_returned = self.has_ended = False
+        self.is_refused = False  # an atomic job's success: the attempt is no longer ours, or is to be cancelled
         self.value: Any = None
         self.error: BaseException | None = None
         self.stops: tuple[Stop, ...] = ()

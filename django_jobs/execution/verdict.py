@@ -24,6 +24,8 @@ from .running import CANCELLED, STOPPED, Run, Stop
 
 logger = logging.getLogger("django_jobs.execution")
 
+#: Characters of a note or a reason that a task gives.
+_MAX_TEXT: Final = 500
 _SWALLOWED: Final = "The task caught this and returned nevertheless."
 
 
@@ -65,14 +67,14 @@ def _stopped(run: Run, stop: Stop) -> Outcome:
 def _raised(run: Run, error: BaseException) -> Outcome:
     match error:
         case Skip():
-            return Succeeded(note=str(error.note))
+            return Succeeded(note=_text(error.note))
         case Retry():
             delay = error.after if error.after is not None else _delay(run, error)
             return RetryAsked(describe(error), _seconds(delay), bool(error.count))
         case JobCancelled():  # raised by the task itself, say after a look at `is_cancelled`
-            return Cancelled(str(error), describe(error))
-        case AttemptLost():
-            return HandedBack(str(error), started=True)
+            return Cancelled(_text(error), describe(error))
+        case AttemptLost() if run.is_refused:
+            return HandedBack(_text(error), started=True)
         case Fail() | InvalidResult() | RelatedObjectGone():
             return Failed(describe(error))
     if retry.is_database_conflict(error):
@@ -80,6 +82,14 @@ def _raised(run: Run, error: BaseException) -> Outcome:
     if _is_listed(error, run.plan):
         return Failed(describe(error), final=False, delay=_delay(run, error))
     return Failed(describe(error))
+
+
+def _text(value: object) -> str:
+    """Return what the task said, as every database takes it: its outcome must not fail over a file's name."""
+    try:
+        return serializers.clean_text(value, _MAX_TEXT)
+    except Exception as problem:
+        return f"<this {type(value).__name__} can't be shown: its __str__ raised {type(problem).__name__}>"
 
 
 def _is_listed(error: BaseException, plan: Plan) -> bool:

@@ -24,7 +24,7 @@ from django.core.cache import caches
 from django.db import connection, transaction
 from django.utils import timezone, translation
 
-from django_jobs.exceptions import Fail, JobCancelled, JobTimeout, Retry, Skip
+from django_jobs.exceptions import AttemptLost, Fail, JobCancelled, JobTimeout, Retry, Skip
 from django_jobs.execution.context import current_job
 from django_jobs.task import job
 
@@ -209,6 +209,14 @@ def asks(what: str) -> None:
             raise ValueError("x")
         case "cancelled":
             raise JobCancelled("by myself")
+        case "skip a file":
+            raise Skip("caf\udce9.txt \x00 " + "x" * 1000)
+        case "skip unprintable":
+            raise Skip(Unprintable())  # type: ignore[arg-type]
+        case "cancelled over a file":
+            raise JobCancelled("caf\udce9.txt \x00")
+        case "lost":
+            raise AttemptLost("of another job, whose context was kept")
 
 
 def bad_backoff(error: Any, result: Any) -> float:

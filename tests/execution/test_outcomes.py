@@ -157,6 +157,30 @@ def test_what_a_task_asks_for(slot: Slot) -> None:
     assert ask("nothing") == Succeeded(None)
 
 
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("skip a file", "caf\\udce9.txt \\x00 xxx"),
+        ("skip unprintable", "<this Unprintable can't be shown: its __str__ raised RuntimeError>"),
+        ("cancelled over a file", "caf\\udce9.txt \\x00"),
+    ],
+)
+def test_what_a_task_says_of_its_end_can_be_stored(slot: Slot, what: str, text: str) -> None:
+    """A file's name with a byte that is no text ended the worker's process: no database takes it."""
+    outcome = slot.run(attempt_of(tasks.asks, what)).outcome
+    said = outcome.note if isinstance(outcome, Succeeded) else outcome.reason if isinstance(outcome, Cancelled) else ""
+    assert said.startswith(text)
+    assert len(said) <= 500
+
+
+def test_a_task_that_raises_attempt_lost_has_failed(slot: Slot) -> None:
+    """Handed back it would run again at once, uncounted, for ever."""
+    outcome = slot.run(attempt_of(tasks.asks, "lost")).outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.final
+    assert outcome.error.exception_class == "django_jobs.exceptions.AttemptLost"
+
+
 def test_a_backoff_that_raises_leaves_the_pause_to_the_default(slot: Slot, caplog: pytest.LogCaptureFixture) -> None:
     outcome = slot.run(attempt_of(tasks.with_bad_backoff)).outcome
     assert isinstance(outcome, Failed)
