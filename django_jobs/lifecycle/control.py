@@ -23,6 +23,7 @@ from django.db.models import Q
 from .. import db, wakeup
 from ..models import CancelRequest, Job, JobLock, LockKind
 from ..outcomes import Cancelled, Event
+from ..serializers import clean_text
 from ..statuses import FINAL, LABELS, LIVE, Move, Status, sources
 from .edit import edit
 from .moves import cancel_locked, delete_rows, finish, forget_requests, where
@@ -266,7 +267,13 @@ def _request(using: str, ids: Sequence[UUID], by: str, reason: str, *, force: bo
     same = set(asked.values_list("job_id", flat=True))
     CancelRequest.objects.using(using).bulk_create(
         [
-            CancelRequest(job_id=job_id, requested_by=by[:64], reason=reason[:500], force=force, delete_job=delete_job)
+            CancelRequest(
+                job_id=job_id,
+                requested_by=clean_text(by, 64),
+                reason=clean_text(reason, 500),
+                force=force,
+                delete_job=delete_job,
+            )
             for job_id in ids
             if job_id not in same
         ]

@@ -22,6 +22,7 @@ from .. import db, wakeup
 from ..exceptions import InvalidOption
 from ..models import Job, Queue
 from ..queues import check_queue_name, lineage
+from ..serializers import clean_text
 from ..statuses import Parked, Status
 from .claim import ready_queues
 from .recover import skipping_locked, writing
@@ -46,7 +47,8 @@ def pause_queue(name: str, *, by: str = "", reason: str = "", until: datetime | 
             raise InvalidOption("until", "the time has no time zone.")
         if until is not None and until <= now:
             raise InvalidOption("until", "the time has passed.")
-        values = {"paused_at": now, "paused_until": until, "paused_by": by[:64], "pause_reason": reason[:500]}
+        who, why = clean_text(by, 64), clean_text(reason, 500)
+        values = {"paused_at": now, "paused_until": until, "paused_by": who, "pause_reason": why}
         queue, _made = Queue.objects.using(using).update_or_create(name=name, defaults=values)
         park_paused(using=using, limit=BATCH)
     logger.info("The queue %s was %s.", name, said("paused", by, reason))

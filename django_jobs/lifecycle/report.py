@@ -13,6 +13,7 @@ from django.db import DatabaseError, connections, transaction
 from .. import signals
 from ..models import Job
 from ..outcomes import ErrorInfo, Event
+from ..serializers import clean_text
 from ..statuses import Status
 from .recover import is_transaction_lost
 
@@ -87,9 +88,9 @@ def write_each(
 
 
 def said(verb: str, by: str, reason: str) -> str:
-    """Return the text that a job keeps about a person's act: what, who, why."""
+    """Return the text that a job keeps about a person's act: what, who, why. Fit for every database, whatever it was."""
     text = f"{verb} by {by}" if by else verb
-    return (f"{text}: {reason}" if reason else text)[:_MAX_REASON]
+    return clean_text(f"{text}: {reason}" if reason else text, _MAX_REASON)
 
 
 def event(name: str, job: Job, status: Status, reason: str = "", *, error: ErrorInfo | None = None) -> Event:

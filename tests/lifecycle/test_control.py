@@ -535,6 +535,16 @@ def test_pause_refuses_a_time_that_has_passed_or_is_naive() -> None:
 # -- all -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("text", ["a\x00b", "caf\udce9.txt"])
+def test_who_and_why_can_be_stored_whatever_they_are(text: str) -> None:
+    jobs = [running_job(), make_job()]
+    assert len(control.cancel([job.id for job in jobs], by=text, reason=text).changed) == 2
+    assert control.pause_queue("a", by=text, reason=text).pause_reason
+    shown = text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
+    assert Job.objects.get(id=jobs[1].id).reason == f"cancelled by {shown}: {shown}"
+    assert (CancelRequest.objects.get().requested_by, CancelRequest.objects.get().reason) == (shown, shown)
+
+
 @pytest.mark.parametrize("verb", [control.cancel, control.requeue, control.done, control.run_now, control.delete])
 def test_b22_no_verb_imports_the_task(
     verb: Callable[..., control.Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
