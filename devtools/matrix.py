@@ -215,9 +215,13 @@ def find_mariadb(python: str) -> Server:
 
 
 def marks(run: Run) -> str:
-    """Return which tests a run takes; what reads the files only is tested once, where the linters are."""
+    """Return which tests a run takes.
+
+    What reads the files only is tested once, where the linters are; so are, on PostgreSQL, the process tests that are no promise.
+    """
     if run.suite == PROCESS:
-        return "process"
+        in_full = (run.combination.python, run.combination.django) == LINTED and run.database == POSTGRES
+        return "process" if in_full else "process and promise"
     linted = (run.combination.python, run.combination.django) == LINTED and run.database == SQLITE
     return "not process" if linted else "not process and not structure"
 

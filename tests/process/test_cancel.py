@@ -29,6 +29,7 @@ def book(shared: Runners) -> Ledger:
     return shared.ledger
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("task", [jobs.stubborn, jobs.astubborn], ids=["thread", "coroutine"])
 def test_a_cancel_reaches_a_running_job_within_two_seconds(worker: Runner, book: Ledger, task) -> None:
     job = task.enqueue("except Exception" if task is jobs.stubborn else "await")
@@ -44,7 +45,10 @@ def test_a_cancel_reaches_a_running_job_within_two_seconds(worker: Runner, book:
     assert book.ends(job) == []
 
 
-@pytest.mark.parametrize("then", ["raise", "return", "time out", "die", "retry"])
+PROMISED = [pytest.param(then, marks=pytest.mark.promise) for then in ("raise", "die")]
+
+
+@pytest.mark.parametrize("then", [*PROMISED, "return", "time out", "retry"])
 def test_b45_a_job_that_was_asked_to_stop_is_cancelled_however_it_ends(
     worker: Runner, book: Ledger, tmp_path: Path, then: str
 ) -> None:
@@ -81,6 +85,7 @@ def test_a_task_that_ignores_a_plain_cancel_is_left_to_end(worker: Runner, book:
     assert ended(job)[0].status == Status.CANCELLED
 
 
+@pytest.mark.promise
 def test_a_forced_cancel_kills_the_process_and_hands_back_the_bystanders(worker: Runner, book: Ledger, tmp_path: Path) -> None:
     pid = worker.child()
     bystander = jobs.gate.enqueue(str(tmp_path / "gate"))
@@ -107,6 +112,7 @@ def test_a_forced_cancel_of_an_isolated_job_kills_its_process_alone(worker: Runn
     assert worker.child() == pid
 
 
+@pytest.mark.promise
 def test_a_forced_delete_ends_the_job_and_then_deletes_it(worker: Runner, book: Ledger) -> None:
     job = jobs.stubborn.enqueue("except Exception")
     book.started(job)
@@ -116,6 +122,7 @@ def test_a_forced_delete_ends_the_job_and_then_deletes_it(worker: Runner, book: 
     assert ended(jobs.add.enqueue(1, 2))[0].result == 3
 
 
+@pytest.mark.promise
 def test_a_transactional_job_that_is_cancelled_leaves_nothing(worker: Runner, book: Ledger, tmp_path: Path) -> None:
     from django_jobs.models import Queue
 

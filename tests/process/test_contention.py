@@ -83,6 +83,7 @@ def assert_each_ran_once(ledger: Ledger, kept: set[str], back: set[str]) -> None
     until(lambda: not JobLock.objects.exists(), "the last lock rows to go")
 
 
+@pytest.mark.promise
 def test_b14_claiming_and_enqueuing_at_once_lock_nobody_out(start: Start, ledger: Ledger) -> None:
     workers = [start("--threads=4").works() for _ in range(2)]
     programs = enqueuers()
@@ -98,6 +99,7 @@ def test_b14_claiming_and_enqueuing_at_once_lock_nobody_out(start: Start, ledger
         assert worker.stop() == 0
 
 
+@pytest.mark.promise
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="elsewhere a transaction locks rows, not the database")
 def test_b14_a_busy_file_is_waited_for(start: Start, ledger: Ledger) -> None:
     """Somebody has a write transaction open most of the time, for less than the grace each time."""

@@ -27,6 +27,7 @@ has_row_locks = pytest.mark.skipif(
 # -- a child process
 
 
+@pytest.mark.promise
 def test_a_child_that_dies_has_its_jobs_run_again_within_two_seconds(start: Start, ledger: Ledger) -> None:
     runner = start("--processes=2", "--threads=1", GRACE=10)
     causes = {"kill": "SIGKILL", "segfault": "SIGSEGV", "0": "exit code 0", "9": "exit code 9"}
@@ -43,6 +44,7 @@ def test_a_child_that_dies_has_its_jobs_run_again_within_two_seconds(start: Star
         assert ledger.starts(job)[0].pid != ledger.starts(job)[1].pid
 
 
+@pytest.mark.promise
 def test_b18_a_job_that_kills_its_process_each_time_has_failed_after_its_attempts(
     start: Start, ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -66,6 +68,7 @@ def test_b18_a_job_that_kills_its_process_each_time_has_failed_after_its_attempt
     assert ended(jobs.add.enqueue(1, 2))[0].result == 3
 
 
+@pytest.mark.promise
 def test_a_process_shot_from_outside_is_replaced_and_its_jobs_run_again(start: Start, ledger: Ledger) -> None:
     began = time.monotonic()
     runner = start("--threads=3", GRACE=10)
@@ -104,7 +107,7 @@ def test_b31_deaths_count_as_attempts_and_without_a_bound_a_job_survives_five(st
 # -- the whole tree
 
 
-@pytest.mark.parametrize("grace", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("grace", [pytest.param(2, marks=pytest.mark.promise), pytest.param(10, marks=pytest.mark.slow)])
 def test_a_tree_that_dies_has_its_jobs_run_by_another_within_the_grace(start: Start, ledger: Ledger, grace: int) -> None:
     other = start("--queue=nothing", GRACE=grace).works()
     lived_since = time.monotonic()
@@ -162,6 +165,7 @@ def test_b08_a_killed_worker_of_the_same_name_frees_what_it_had(start: Start, le
 # -- what is merely slow
 
 
+@pytest.mark.promise
 @has_row_locks
 def test_a_stopped_process_keeps_its_jobs_while_its_connection_lives(start: Start, ledger: Ledger) -> None:
     doomed = start("--threads=1", "--no-maintenance")

@@ -22,6 +22,7 @@ from tests.project import jobs
 from tests.support.worker import Ledger, ended, is_alive, never, row, until
 
 
+@pytest.mark.promise
 def test_b07_an_orderly_stop_finishes_what_runs_and_leaves_the_rest_to_others(
     start: Start, ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_b07_an_orderly_stop_finishes_what_runs_and_leaves_the_rest_to_others(
     assert Worker.objects.filter(stopped_at=None, pid=child).count() == 0
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("hurry", ["the time is over", "a second signal"])
 def test_b07_what_outlasts_the_stop_is_available_at_once_and_not_counted(start: Start, ledger: Ledger, hurry: str) -> None:
     runner = start("--threads=2", "--stop-timeout=1s" if hurry == "the time is over" else "--stop-timeout=1h", GRACE=30)

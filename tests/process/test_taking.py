@@ -46,6 +46,7 @@ def test_without_a_notification_the_poll_finds_it(start: Start, ledger: Ledger) 
     assert ledger.started(job).at - enqueued < 0.5 + 1
 
 
+@pytest.mark.promise
 def test_what_is_enqueued_in_a_transaction_is_found_after_its_commit_and_never_before(start: Start, ledger: Ledger) -> None:
     start("--threads=1")
     ended(jobs.noop.enqueue())
@@ -59,6 +60,7 @@ def test_what_is_enqueued_in_a_transaction_is_found_after_its_commit_and_never_b
     never(lambda: ledger.starts(gone), "a rolled-back job ran", during=0.5)
 
 
+@pytest.mark.promise
 def test_what_was_claimed_ahead_is_given_back_within_half_a_second(start: Start, ledger: Ledger, tmp_path: Path) -> None:
     """Quick jobs make a worker claim ahead; when slow ones come in between, it gives back what it can't begin."""
     first = start("--threads=1", "--async-jobs=1")
@@ -94,6 +96,7 @@ def test_queues_by_name_by_pattern_and_by_exclusion(start: Start, ledger: Ledger
     assert {row(job).status for job in left[2:4]} == {Status.READY}
 
 
+@pytest.mark.promise
 def test_the_first_queue_is_served_before_the_second_and_higher_priorities_first(
     start: Start, ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -104,6 +107,7 @@ def test_the_first_queue_is_served_before_the_second_and_higher_priorities_first
     assert [line.key for line in ledger.starts()] == [high[2].id, high[1].id, high[0].id, low.id]
 
 
+@pytest.mark.promise
 def test_a_pause_acts_at_once_and_on_the_subtree(start: Start, ledger: Ledger, tmp_path: Path) -> None:
     start("--threads=2")
     running = jobs.gate.using(queue_name="shop.mail").enqueue(str(tmp_path / "gate"))

@@ -23,8 +23,13 @@ GRACE = 0.5
 SLACK = 3.0
 no_sleep_on_server = pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite can't sleep")
 
-SOFT = ["except Exception", "bare except", "python"]
-HARD = ["sleep", "regex", "queue", pytest.param("sql", marks=no_sleep_on_server), "hog"]
+
+def promised(value: str, *marks: pytest.MarkDecorator):
+    return pytest.param(value, marks=[pytest.mark.promise, *marks])
+
+
+SOFT = [promised("except Exception"), "bare except", "python"]
+HARD = [promised("sleep"), "regex", "queue", promised("sql", no_sleep_on_server), "hog"]
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +84,12 @@ def test_b28_a_thread_in_native_code_is_ended_with_its_process(worker: Runner, b
     assert_timed_out_twice(worker, book, limited(jobs.stubborn, kind))
 
 
-@pytest.mark.parametrize("kind", ["await", "bare except", "sleep", "hog"])
+@pytest.mark.parametrize("kind", [promised("await"), "bare except", "sleep", "hog"])
 def test_b28_a_coroutine_is_stopped_at_its_limit(worker: Runner, book: Ledger, kind: str) -> None:
     assert_timed_out_twice(worker, book, limited(jobs.astubborn, kind))
 
 
-@pytest.mark.parametrize("kind", ["sleep", "bare except"])
+@pytest.mark.parametrize("kind", [promised("sleep"), "bare except"])
 def test_b28_a_process_of_its_own_is_ended_alone(worker: Runner, book: Ledger, kind: str) -> None:
     pid = worker.child()
     enqueued = limited(jobs.alone, kind)
@@ -94,6 +99,7 @@ def test_b28_a_process_of_its_own_is_ended_alone(worker: Runner, book: Ledger, k
     assert worker.child() == pid
 
 
+@pytest.mark.promise
 def test_bystanders_of_a_kill_are_handed_back_uncounted(worker: Runner, book: Ledger, tmp_path: Path) -> None:
     bystanders = [jobs.gate.enqueue(str(tmp_path / "gate")), jobs.agate.enqueue(str(tmp_path / "gate"))]
     for job in bystanders:
@@ -120,6 +126,7 @@ def test_cpu_seconds_are_bounded(worker: Runner, book: Ledger, how: str, words: 
     assert ended(jobs.add.enqueue(1, 2))[0].result == 3
 
 
+@pytest.mark.promise
 def test_silence_longer_than_the_heartbeat_is_a_time_out(worker: Runner, book: Ledger) -> None:
     job = ended(jobs.stubborn.using(heartbeat_timeout=0.3, max_attempts=1).enqueue("sleep"))[0]
     assert job.status == Status.TIMED_OUT
@@ -149,7 +156,7 @@ def assert_gone(runner: Runner, programs: list[int]) -> None:
 PROGRAMS = {"shell": 2, "pool": 3, "stubborn": 1}
 
 
-@pytest.mark.parametrize("how", PROGRAMS)
+@pytest.mark.parametrize("how", [promised("shell"), "pool", "stubborn"])
 def test_b30_programs_end_with_the_job_that_is_out_of_time(worker: Runner, book: Ledger, how: str) -> None:
     job = jobs.launch.using(timeout=2.5, max_attempts=1).enqueue(how)
     programs = launched(worker, PROGRAMS[how])

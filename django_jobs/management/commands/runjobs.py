@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
+from django.db import OperationalError, connections
 from django.utils import autoreload
 
 from django_jobs import conf
@@ -15,6 +19,9 @@ from django_jobs.exceptions import InvalidOption
 from django_jobs.worker.logs import configure
 from django_jobs.worker.options import WorkerOptions
 from django_jobs.worker.supervisor import Supervisor
+
+#: Between two looks whether the database is up.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
 
 
 class Command(BaseCommand):
@@ -63,6 +70,24 @@ class Command(BaseCommand):
         add("--database", help="The database alias that holds the jobs.")
         add("--name", default="", help="A name to show (default: host and process id). It identifies nobody.")
         add("--health-host", default="127.0.0.1", help="The address for --health-port. Default: 127.0.0.1.")
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Run Django's checks. On MySQL and MariaDB they ask the server: one that is not up yet is waited for."""
+        pause, before = 0.0, None
+        try:
+            while True:
+                try:
+                    return super().check(*args, **kwargs)
+                except OperationalError as error:
+                    if not pause:
+                        self.stderr.write(f"Waiting for the database: {error}")
+                        if threading.current_thread() is threading.main_thread():
+                            before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # in order: nothing runs yet
+                    pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+                    time.sleep(pause)
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the supervisor, under Django's reloader if asked."""
