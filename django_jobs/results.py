@@ -13,13 +13,14 @@ from asgiref.sync import sync_to_async
 
 from . import conf, serializers
 from .compat import Task, TaskError, TaskResult, TaskResultStatus
-from .exceptions import JobDoesNotExist, JobsError, UnknownTask, WaitTimeout
+from .exceptions import InvalidTransition, JobDoesNotExist, JobsError, UnknownTask, WaitTimeout
 from .outcomes import Attempt
 from .registry import find_task
-from .statuses import FINAL, Status
+from .statuses import FINAL, Move, Status, sources
 from .task import JobTask, placeholder
 
 if TYPE_CHECKING:
+    from .lifecycle.report import Report
     from .models import Job, JobAttempt
 
 P = ParamSpec("P")
@@ -147,10 +148,13 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
 
     def _look(self) -> bool:
         """Whether the job has finished: the cheapest question, by primary key."""
+        status = self._status()
+        return status is None or status in FINAL
+
+    def _status(self) -> str | None:
         from .models import Job
 
-        status = Job.objects.using(self.using).filter(pk=self.job_id).values_list("status", flat=True).first()
-        return status is None or status in FINAL
+        return Job.objects.using(self.using).filter(pk=self.job_id).values_list("status", flat=True).first()
 
     def _pause(self, deadline: float, pause: float) -> float:
         left = deadline - time.monotonic()
@@ -162,17 +166,23 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         """Cancel the job; return whether that changed anything.
 
         One that has not started is cancelled at once. A running one is asked to stop and ends within seconds, or when its
-        task lets it; `force` kills its process. Raises `JobsError` with the reason where it can't be cancelled.
+        task lets it; `force` kills its process. Raises `InvalidTransition` for one that has ended well, or is cancelled, and
+        `JobsError` with the reason where it can't be cancelled now.
         """
         from .lifecycle import control
 
-        return self._tell(control.cancel([self.job_id], by=by, reason=reason, force=force, using=self.using))
+        report = control.cancel([self.job_id], by=by, reason=reason, force=force, using=self.using)
+        return self._tell(report, Move.CANCEL, Status.CANCELLED)
 
     def requeue(self, reason: str = "", *, by: str = "") -> bool:
-        """Run the finished job again, under its id; return whether that changed anything. Raises `JobsError` where it can't."""
+        """Run the finished job again, under its id; return whether that changed anything.
+
+        Raises `InvalidTransition` for one that has not ended, and `JobsError` with the reason where it can't be done now.
+        """
         from .lifecycle import control
 
-        return self._tell(control.requeue([self.job_id], by=by, reason=reason, using=self.using))
+        report = control.requeue([self.job_id], by=by, reason=reason, using=self.using)
+        return self._tell(report, Move.REQUEUE, Status.READY)
 
     async def acancel(self, reason: str = "", *, by: str = "", force: bool = False) -> bool:
         """See `cancel`."""
@@ -182,10 +192,15 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         """See `requeue`."""
         return await sync_to_async(self.requeue)(reason, by=by)
 
-    def _tell(self, report: Any) -> bool:
-        if (refusal := report.refused.get(self.job_id)) is not None:
-            raise refusal if isinstance(refusal, JobsError) else JobsError(f"Job {self.id}: {refusal}")
-        return self.job_id in report.changed
+    def _tell(self, report: Report, move: Move, target: Status) -> bool:
+        if (refusal := report.refused.get(self.job_id)) is None:
+            return self.job_id in report.changed
+        status = self._status()
+        if status is None:
+            raise JobDoesNotExist(f"No job has the id {self.id} (any more).")
+        if status not in sources(move, target):
+            raise InvalidTransition(status, target, move=move, job_id=self.id)
+        raise JobsError(f"Job {self.id}: {refusal}")
 
 
 def _deadline(timeout: float | None) -> float:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -16,7 +17,8 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from django_jobs.compat import TaskResultDoesNotExist, TaskResultStatus, task_backends
-from django_jobs.exceptions import InvalidResult, JobDoesNotExist, JobsError, WaitTimeout
+from django_jobs.exceptions import InvalidResult, InvalidTransition, JobDoesNotExist, JobsError, WaitTimeout
+from django_jobs.lifecycle.report import BUSY, Report
 from django_jobs.models import Job, JobAttempt
 from django_jobs.results import DJANGO_STATUS, for_attempt
 from django_jobs.statuses import FINAL, Status
@@ -131,13 +133,28 @@ def test_cancelled_before_it_started() -> None:
 
 def test_verbs_say_why_not() -> None:
     result = run(add.enqueue(1))
-    with pytest.raises(JobsError, match=result.id):
+    with pytest.raises(InvalidTransition, match=f"Job {result.id} is succeeded: it can't become cancelled"):
         result.cancel()
     assert result.requeue("again") is True
     result.refresh()
     assert (result.job_status, result._return_value) == (Status.READY, None)
-    with pytest.raises(JobsError):
+    with pytest.raises(InvalidTransition) as refused:
         result.requeue()
+    assert (refused.value.source, refused.value.target, refused.value.job_id) == ("ready", "ready", result.id)
+
+
+def test_what_is_refused_for_now_is_no_invalid_transition() -> None:
+    result = add.enqueue(1)
+    report = Report(refused={result.job_id: BUSY})
+    with (
+        mock.patch("django_jobs.lifecycle.control.cancel", return_value=report),
+        pytest.raises(JobsError, match="try again") as error,
+    ):
+        result.cancel()
+    assert not isinstance(error.value, InvalidTransition)
+    Job.objects.all().delete()
+    with pytest.raises(JobDoesNotExist):
+        result.cancel()
 
 
 def test_a_job_that_is_gone() -> None:
