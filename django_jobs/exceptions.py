@@ -46,6 +46,14 @@ class AttemptLost(JobsError):
     """The attempt was taken over: its lock row with this token is gone. Its writes are refused."""
 
 
+class LeaseLost(AttemptLost):
+    """An HTTP worker's attempt is over, or somebody else's by now. `status`: what the job is."""
+
+    def __init__(self, message: str, *, status: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
 class UnknownTask(JobsError):
     """No task of this name is registered in this process."""
 

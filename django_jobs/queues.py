@@ -43,6 +43,7 @@ class QueueOptions:
     max_attempts: int | None = None
     backoff: Any = None
     retention: Mapping[str, float | None] | None = None
+    is_http: bool | None = None
 
     def over(self, other: QueueOptions) -> QueueOptions:
         """Return these options, with those of `other` where these say nothing."""
@@ -52,6 +53,7 @@ class QueueOptions:
             max_attempts=other.max_attempts if self.max_attempts is None else self.max_attempts,
             backoff=other.backoff if self.backoff is None else self.backoff,
             retention={**(other.retention or {}), **(self.retention or {})} or None,
+            is_http=other.is_http if self.is_http is None else self.is_http,
         )
 
 
@@ -68,6 +70,7 @@ class JobOptions:
     max_attempts: int | None
     backoff: Any = None
     retention: dict[str, float | None] | None = None
+    is_http: bool = False  # for HTTP workers
 
 
 def resolve(queue: str, said: Mapping[str, Any], declared: Mapping[str, QueueOptions], defaults: JobOptions) -> JobOptions:
@@ -92,6 +95,7 @@ def resolve(queue: str, said: Mapping[str, Any], declared: Mapping[str, QueueOpt
         max_attempts=pick("max_attempts"),
         backoff=pick("backoff"),
         retention=_retention(queue, said, declared, defaults),
+        is_http=pick("is_http"),
     )
 
 

@@ -152,6 +152,7 @@ _QUEUE_READERS: Final[Mapping[str, Reader]] = {
     "max_attempts": whole(1),
     "backoff": backoff,
     "retention": retention,
+    "is_http": flag,
 }
 
 

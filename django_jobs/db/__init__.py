@@ -21,15 +21,18 @@ from .errors import errno, sqlstate
 from .mysql import MySQL, MySQL8, is_mariadb
 from .postgresql import PostgreSQL
 from .sqlite import SQLite
-from .tables import ATTEMPT, CANCEL, JOB, LEADER, LOCK, QUEUE, WORKER
+from .tables import ATTEMPT, CANCEL, COUNT, DELTA, JOB, LEADER, LOCK, QUEUE, TAG, WORKER
 
 __all__ = [
     "ATTEMPT",
     "CANCEL",
+    "COUNT",
+    "DELTA",
     "JOB",
     "LEADER",
     "LOCK",
     "QUEUE",
+    "TAG",
     "WORKER",
     "DatabaseNow",
     "Dialect",

@@ -78,6 +78,10 @@ class Dialect:
         """Return the server's id of this session, None where there is none."""
         return None
 
+    def uptime(self, connection: BaseDatabaseWrapper) -> float | None:
+        """Return for how many seconds the server has been up; None where there is no server."""
+        return None
+
     def hold(
         self,
         connection: BaseDatabaseWrapper,

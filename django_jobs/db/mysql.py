@@ -62,6 +62,11 @@ class MySQL(Dialect):
             cursor.execute("SELECT CONNECTION_ID()")
             return int(cursor.fetchone()[0])
 
+    def uptime(self, connection: BaseDatabaseWrapper) -> float | None:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Uptime'")
+            return float(cursor.fetchone()[1])
+
     def hold(
         self,
         connection: BaseDatabaseWrapper,

@@ -70,6 +70,11 @@ class PostgreSQL(Dialect):
             cursor.execute("SELECT pg_backend_pid()")
             return int(cursor.fetchone()[0])
 
+    def uptime(self, connection: BaseDatabaseWrapper) -> float | None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8")
+            return float(cursor.fetchone()[0])
+
     def hold(
         self,
         connection: BaseDatabaseWrapper,

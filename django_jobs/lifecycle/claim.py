@@ -11,7 +11,7 @@ A job that still has a lock row (rubbish of an ended attempt, which maintenance 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db, prepared
+from django_jobs.models import LockKind
 from django_jobs.outcomes import Attempt
 from django_jobs.statuses import Move, Status, check
 
@@ -58,7 +59,14 @@ _JSON = frozenset({"args", "kwargs", "backoff", "metadata", "tags", "context", "
 _TIMES = frozenset({"run_after", "enqueued_at", "last_started_at"})
 _ORDER = "priority DESC, due_at, id"
 #: A counter at the end of its column stays where it is: the overflow would fail the claim of all others.
-_READY = f"j.status = 'ready' AND j.parked = '' AND j.starts < {2**31 - 1} AND j.attempts_used < {2**31 - 1}"
+#: They begin with the condition and the first column of the indexes `django_jobs_claim` and `django_jobs_claim_queue`.
+_READY = {
+    is_http: f"j.status = 'ready' AND j.parked = '' AND j.is_http = {str(is_http).lower()}"
+    f" AND j.starts < {2**31 - 1} AND j.attempts_used < {2**31 - 1}"
+    for is_http in (False, True)
+}
+#: The lease of an HTTP worker whose job has no limit, in seconds: a hundred years.
+UNBOUNDED = 100 * 365.25 * 86_400
 
 check(Move.CLAIM, Status.READY, Status.RUNNING)  # the one move of this module
 
@@ -72,12 +80,13 @@ class QueueFilter:
     excluded: tuple[str, ...] = ()  # paused queues and `--exclude`; each stands for its subtree too
     skip_tasks: tuple[str, ...] = ()  # this process does not know them
     only_tasks: tuple[str, ...] | None = None
+    is_http: bool = False  # those for HTTP workers, and no others
 
 
 def claim(
     connection: BaseDatabaseWrapper,
     *,
-    worker: UUID,
+    worker: UUID | None,
     worker_name: str,
     tokens: Sequence[UUID],
     free: int,
@@ -86,8 +95,8 @@ def claim(
 ) -> list[Attempt]:
     """Claim up to `len(tokens)` jobs in the caller's open transaction and return their attempts, in order.
 
-    The first `free` are for slots that are free now; the others are marked as prefetched. Raises a database error: the caller
-    rolls back, and nothing was claimed.
+    The first `free` are for slots that are free now; the others are marked as prefetched. `queues.is_http`: the lock rows are
+    leases, for the job's own limits instead of `grace`. Raises a database error: the caller rolls back, and nothing was claimed.
     """
     if not tokens or queues.names == () or queues.only_tasks == ():
         return []
@@ -96,6 +105,10 @@ def claim(
     else:
         rows = _claim_portable(connection, worker, worker_name, tokens, free, grace, queues)
     return [_attempt(row, index >= free) for index, row in enumerate(rows)]
+
+
+def _kind(queues: QueueFilter) -> str:
+    return LockKind.HTTP if queues.is_http else LockKind.WORKER
 
 
 def _where(queues: QueueFilter, vendor: str, dialect: db.Dialect) -> tuple[str, list[Any]]:
@@ -136,23 +149,23 @@ def _subtree(name: str) -> list[Any]:
 def _pick_postgresql(queues: QueueFilter, limit: int, dialect: db.Dialect) -> tuple[str, list[Any]]:
     """Return SQL that locks the jobs to claim, as (id, n): n counts them from 1 in the order of the claim."""
     extra, extra_params = _where(queues, "postgresql", dialect)
-    lock = " FOR NO KEY UPDATE SKIP LOCKED"
+    ready, lock = _READY[queues.is_http], " FOR NO KEY UPDATE SKIP LOCKED"
     if queues.only_tasks is not None:
         # Bounded: the filter on tasks is applied to the head of the order only. Index django_jobs_claim(_queue).
         names, name_params = ("", []) if queues.names is None else (" AND j.queue = ANY(%s::text[])", [list(queues.names)])
-        head = f"SELECT id FROM {db.JOB} j WHERE {_READY}{names} ORDER BY {_ORDER} LIMIT {LOOKAHEAD}"
+        head = f"SELECT id FROM {db.JOB} j WHERE {ready}{names} ORDER BY {_ORDER} LIMIT {LOOKAHEAD}"
         inner = (
-            f"SELECT j.id, row_number() OVER () AS n FROM (SELECT j.id FROM {db.JOB} j WHERE j.id IN ({head}) AND {_READY}{extra}"
+            f"SELECT j.id, row_number() OVER () AS n FROM (SELECT j.id FROM {db.JOB} j WHERE j.id IN ({head}) AND {ready}{extra}"
             f" ORDER BY {_ORDER} LIMIT %s{lock}) j"
         )
         return inner, [*name_params, *extra_params, limit]
     if queues.names is None:
         # Index django_jobs_claim.
-        one = f"SELECT j.id FROM {db.JOB} j WHERE {_READY}{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
+        one = f"SELECT j.id FROM {db.JOB} j WHERE {ready}{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
         return f"SELECT id, row_number() OVER () AS n FROM ({one}) p", [*extra_params, limit]
     if len(queues.names) == 1:
         # Index django_jobs_claim_queue.
-        one = f"SELECT j.id FROM {db.JOB} j WHERE {_READY} AND j.queue = %s{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
+        one = f"SELECT j.id FROM {db.JOB} j WHERE {ready} AND j.queue = %s{extra} ORDER BY {_ORDER} LIMIT %s{lock}"
         return f"SELECT id, row_number() OVER () AS n FROM ({one}) p", [queues.names[0], *extra_params, limit]
     # The head of each queue by index django_jobs_claim_queue, merged. Locks of rows that the merge leaves out end with the
     # commit.
@@ -160,7 +173,7 @@ def _pick_postgresql(queues: QueueFilter, limit: int, dialect: db.Dialect) -> tu
     merged = (
         f"SELECT p.id, row_number() OVER (ORDER BY {rank}p.priority DESC, p.due_at, p.id) AS n"
         " FROM unnest(%s::text[]) WITH ORDINALITY q(name, rank), LATERAL ("
-        f"SELECT j.id, j.priority, j.due_at FROM {db.JOB} j WHERE {_READY} AND j.queue = q.name{extra}"
+        f"SELECT j.id, j.priority, j.due_at FROM {db.JOB} j WHERE {ready} AND j.queue = q.name{extra}"
         f" ORDER BY {_ORDER} LIMIT %s{lock}) p"
     )
     return f"SELECT id, n FROM ({merged}) m WHERE n <= %s", [list(queues.names), *extra_params, limit, limit]
@@ -168,7 +181,7 @@ def _pick_postgresql(queues: QueueFilter, limit: int, dialect: db.Dialect) -> tu
 
 def _claim_postgresql(
     connection: BaseDatabaseWrapper,
-    worker: UUID,
+    worker: UUID | None,
     worker_name: str,
     tokens: Sequence[UUID],
     free: int,
@@ -177,6 +190,7 @@ def _claim_postgresql(
 ) -> list[dict[str, Any]]:
     pick, params = _pick_postgresql(queues, len(tokens), db.dialect(connection))
     columns = ", ".join(f"j.{name}" for name in _COLUMNS)
+    lease = "COALESCE(LEAST(heartbeat_timeout, timeout), %s::float8)" if queues.is_http else "%s::float8"
     # MATERIALIZED: a plan that ran the pick again would lock and claim more than the limit.
     sql = (
         f"WITH picked AS MATERIALIZED ({pick}), claimed AS ("
@@ -185,8 +199,8 @@ def _claim_postgresql(
         " started_at = COALESCE(j.started_at, clock_timestamp())"
         f" FROM picked WHERE j.id = picked.id RETURNING picked.n, {columns}), locked AS ("
         f"INSERT INTO {db.LOCK} (job_id, token, worker, kind, queue, limit_keys, prefetched, claimed_at, expires_at)"
-        " SELECT id, last_token, %s, 'worker', queue, '[]', n > %s, clock_timestamp(),"
-        " clock_timestamp() + %s::double precision * interval '1 second' FROM claimed)"
+        f" SELECT id, last_token, %s, '{_kind(queues)}', queue, '[]', n > %s, clock_timestamp(),"
+        f" clock_timestamp() + {lease} * interval '1 second' FROM claimed)"
         " SELECT * FROM claimed ORDER BY n"
     )
     rows = prepared.fetch_all(connection, sql, [*params, worker_name, list(tokens), worker, free, grace])
@@ -195,7 +209,7 @@ def _claim_postgresql(
 
 def _claim_portable(
     connection: BaseDatabaseWrapper,
-    worker: UUID,
+    worker: UUID | None,
     worker_name: str,
     tokens: Sequence[UUID],
     free: int,
@@ -211,7 +225,7 @@ def _claim_portable(
         rows: list[dict[str, Any]] = []
         pairs = list(zip(ids, tokens, strict=False))
         for chunk in db.batches(pairs, 200):
-            rows += _take(cursor, dialect, chunk, worker, worker_name, grace, first=len(rows), free=free)
+            rows += _take(cursor, dialect, chunk, worker, worker_name, grace, kind=_kind(queues), first=len(rows), free=free)
         return rows
 
 
@@ -231,7 +245,7 @@ def _pick_portable(cursor: Any, dialect: db.Dialect, vendor: str, queues: QueueF
         # The index must serve the whole WHERE and ORDER BY: InnoDB locks every row that it reads.
         index = "" if vendor != "mysql" else f" FORCE INDEX (django_jobs_claim{'' if names is None else '_queue'})"
         cursor.execute(
-            f"SELECT j.id FROM {db.JOB} j{index} WHERE {_READY}{where}{extra} ORDER BY {_prefix(_ORDER)} LIMIT %s"
+            f"SELECT j.id FROM {db.JOB} j{index} WHERE {_READY[queues.is_http]}{where}{extra} ORDER BY {_prefix(_ORDER)} LIMIT %s"
             f"{dialect.for_change_skip}",
             [*params, *extra_params, limit - len(ids)],
         )
@@ -252,10 +266,11 @@ def _take(
     cursor: Any,
     dialect: db.Dialect,
     pairs: Sequence[tuple[UUID, UUID]],
-    worker: UUID,
+    worker: UUID | None,
     worker_name: str,
     grace: float,
     *,
+    kind: str,
     first: int,
     free: int,
 ) -> list[dict[str, Any]]:
@@ -275,8 +290,11 @@ def _take(
     rows = [found[job] for job, _ in pairs]
     values, params = [], []
     for index, (row, (job, token)) in enumerate(zip(rows, pairs, strict=True), start=first):
-        values.append(f"(%s, %s, %s, 'worker', %s, '[]', %s, {now}, {dialect.now_plus()})")
-        params += [dialect.uuid(job), dialect.uuid(token), dialect.uuid(worker), row["queue"], index >= free, grace]
+        values.append(f"(%s, %s, %s, %s, %s, '[]', %s, {now}, {dialect.now_plus()})")
+        holder = None if worker is None else dialect.uuid(worker)
+        limits = [limit for limit in (row["timeout"], row["heartbeat_timeout"]) if limit is not None and kind == LockKind.HTTP]
+        lease = min(limits, default=grace)
+        params += [dialect.uuid(job), dialect.uuid(token), holder, kind, row["queue"], index >= free, lease]
     cursor.execute(
         f"INSERT INTO {db.LOCK} (job_id, token, worker, kind, queue, limit_keys, prefetched, claimed_at, expires_at)"
         f" VALUES {', '.join(values)}",
@@ -355,32 +373,8 @@ def ready_queues(connection: BaseDatabaseWrapper) -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(
             f"WITH RECURSIVE q(name) AS ("
-            f"SELECT MIN(queue) FROM {db.JOB} WHERE status = 'ready' AND parked = ''"
-            f" UNION ALL SELECT (SELECT MIN(queue) FROM {db.JOB} WHERE status = 'ready' AND parked = '' AND queue > q.name)"
+            f"SELECT MIN(j.queue) FROM {db.JOB} j WHERE {_READY[False]}"
+            f" UNION ALL SELECT (SELECT MIN(j.queue) FROM {db.JOB} j WHERE {_READY[False]} AND j.queue > q.name)"
             " FROM q WHERE q.name IS NOT NULL) SELECT name FROM q WHERE name IS NOT NULL"
         )
         return [row[0] for row in cursor.fetchall()]
-
-
-def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[UUID]) -> int:
-    """Give back what `worker` has claimed and never learnt of (the answer to a commit was lost), in the caller's transaction.
-
-    `keep`: the tokens that it has in hand. Returns how many jobs were given back; their attempts were not counted.
-    """
-    dialect = db.dialect(connection)
-    with connection.cursor() as cursor:
-        # By a plain read: a locking one without an index would, on MariaDB, lock the rows of others that it passes. Nobody else
-        # may end these attempts while their `expires_at` is fresh.
-        cursor.execute(f"SELECT job_id, token FROM {db.LOCK} WHERE worker = %s", [dialect.uuid(worker)])
-        rows = [(dialect.to_uuid(job), dialect.to_uuid(token)) for job, token in cursor.fetchall()]
-        lost = sorted(job for job, token in rows if token not in keep)
-        for chunk in db.batches(lost, 200):
-            marks, params = dialect.marks(chunk)
-            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", chunk))
-            cursor.execute(
-                f"UPDATE {db.JOB}{dialect.by_key} SET status = 'ready', starts = starts - 1, attempts_used = attempts_used - 1,"
-                f" reason = 'handed back: its worker lost the connection while claiming it'"
-                f" WHERE id IN ({marks}) AND status = 'running' AND starts > 0 AND attempts_used > 0",
-                params,
-            )
-    return len(lost)

@@ -127,6 +127,7 @@ _LITERALS: Final = {
     "error_class": "''",
     "error_message": "''",
     "fingerprint": "''",
+    "is_http": "false",
 }
 #: Columns that are mostly the same, with the literal for it.
 _USUAL: Final = {"description": "''", "serializer": "'json'", "metadata": "'{}'", "tags": "'[]'", "context": "'{}'"}
@@ -156,6 +157,8 @@ def _optional(spec: JobSpec, queues: Declared) -> dict[str, Any]:
             columns[name] = value
     if spec.serializer != "json":
         columns["serializer"] = spec.serializer
+    if from_queue.is_http:
+        columns["is_http"] = True
     for name, value in (("metadata", spec.metadata), ("tags", spec.tags), ("context", spec.context), ("retention", retention)):
         if value:
             columns[name] = dumps(value)
@@ -273,6 +276,7 @@ def _time(words: Dialect, value: datetime | timedelta) -> Any:
 # --- Many jobs ---
 
 _TYPES: Final = {
+    "is_http": "boolean",
     "id": "uuid",
     "priority": "smallint",
     "run_after": "timestamptz",
@@ -321,7 +325,7 @@ def _insert_chunk(cursor: Any, words: Dialect, own: dict[str, list[Any]], shared
         _values(cursor, words, own, head)
 
 
-_DEFAULTS: Final = {"description": "", "serializer": "json", "metadata": "{}", "tags": "[]", "context": "{}"}
+_DEFAULTS: Final = {"description": "", "serializer": "json", "metadata": "{}", "tags": "[]", "context": "{}", "is_http": False}
 
 
 def _absolute(start: datetime | timedelta, now: datetime) -> datetime | None:

@@ -265,3 +265,27 @@ def _record(connection: BaseDatabaseWrapper, finished: Sequence[Finished], worke
 def is_transaction_lost(connection: Any, error: BaseException) -> bool:
     """Whether nothing more can be done in this transaction: the session is gone, or a deadlock undid all of it (MariaDB)."""
     return db.dialect(connection).is_connection_loss(error) or (connection.vendor == "mysql" and db.errno(error) == 1213)
+
+
+def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[UUID]) -> int:
+    """Give back what `worker` has claimed and never learnt of (the answer to a commit was lost), in the caller's transaction.
+
+    `keep`: the tokens that it has in hand. Returns how many jobs were given back; their attempts were not counted.
+    """
+    dialect = db.dialect(connection)
+    with connection.cursor() as cursor:
+        # By a plain read: a locking one without an index would, on MariaDB, lock the rows of others that it passes. Nobody else
+        # may end these attempts while their `expires_at` is fresh.
+        cursor.execute(f"SELECT job_id, token FROM {db.LOCK} WHERE worker = %s", [dialect.uuid(worker)])
+        rows = [(dialect.to_uuid(job), dialect.to_uuid(token)) for job, token in cursor.fetchall()]
+        lost = sorted(job for job, token in rows if token not in keep)
+        for chunk in db.batches(lost, 200):
+            marks, params = dialect.marks(chunk)
+            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", chunk))
+            cursor.execute(
+                f"UPDATE {db.JOB}{dialect.by_key} SET status = 'ready', starts = starts - 1, attempts_used = attempts_used - 1,"
+                f" reason = 'handed back: its worker lost the connection while claiming it'"
+                f" WHERE id IN ({marks}) AND status = 'running' AND starts > 0 AND attempts_used > 0",
+                params,
+            )
+    return len(lost)

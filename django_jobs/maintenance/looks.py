@@ -64,6 +64,7 @@ class Pulse:
     requests: bool  # there are cancel requests about jobs that do not run
     paused: bool  # there are paused queues
     resumed: bool  # there are queues whose pause is over
+    lease: float | None  # the first lease of an HTTP worker
     unknown: bool  # there are jobs parked for want of a worker that knows their task
 
 
@@ -140,7 +141,8 @@ class Looks:
             f" (SELECT 1 FROM {db.JOB} j WHERE j.id = c.job_id AND j.status = 'running')),"
             f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > {now})),"
             f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND paused_until <= {now}),"
-            f" EXISTS (SELECT 1 FROM {db.JOB} WHERE parked = 'unknown_task')"
+            f" EXISTS (SELECT 1 FROM {db.JOB} WHERE parked = 'unknown_task'),"
+            f" (SELECT MIN(expires_at) FROM {db.LOCK} WHERE kind = 'http')"
         )
         with connection.cursor() as cursor:
             cursor.execute(sql, [])
@@ -161,6 +163,7 @@ class Looks:
             paused=bool(row[7]),
             resumed=bool(row[8]),
             unknown=bool(row[9]),
+            lease=ahead(row[10]),
         )
 
     def _look_at_locks(self) -> None:

@@ -22,7 +22,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from .. import db, signals, wakeup
 from ..conf import JobsSettings, jobs_settings
 from ..exceptions import UnknownTask
-from ..lifecycle import pause, sweep
+from ..lifecycle import lease, pause, sweep
 from ..lifecycle.recover import writing
 from ..lifecycle.sweep import Swept
 from ..outcomes import Event
@@ -79,6 +79,7 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
 
     services = (
         Service("requeuer", partial(requeuer.sweep, looks), batch, IDLE_SECONDS),
+        Service("leases", lambda using, limit: lease.lapse(using=using, limit=limit), batch, IDLE_SECONDS),
         Service("stager", lambda using, limit: sweep.stage_due(using=using, limit=limit), batch, IDLE_SECONDS),
         Service("timeouts", late, batch, IDLE_SECONDS),
         Service("queues", queues, batch, IDLE_SECONDS),
@@ -159,7 +160,7 @@ class Maintenance:
             return MIN_WAIT_SECONDS
         # Not later than the first thing that is known to become due: a scheduled job, a lock row's expiry, a judgement.
         times = [self.settings.sweep_interval, MAX_WAIT_SECONDS, self.looks.wait() + self.clock() - began]
-        times += [seconds for seconds in (pulse.due, pulse.expiry) if seconds is not None and seconds > 0]
+        times += [seconds for seconds in (pulse.due, pulse.expiry, pulse.lease) if seconds is not None and seconds > 0]
         return max(MIN_WAIT_SECONDS, min(times) - (self.clock() - began))
 
     def look(self) -> None:
@@ -194,6 +195,7 @@ class Maintenance:
         """Return the services for which there is work now, whether their turn is due or not."""
         wanted = {
             "requeuer": bool(self.looks.dead() or self.looks.missing()),
+            "leases": pulse.lease is not None and pulse.lease <= 0,
             "stager": pulse.due is not None and pulse.due <= 0,
             "timeouts": pulse.requests or (pulse.late is not None and pulse.late <= 0),
             "queues": pulse.resumed or (pulse.paused and self.clock() >= self._next_park),

@@ -27,7 +27,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def claimable(self) -> JobQuerySet:
         """Jobs that a worker may claim now, in the order of the claim (index `django_jobs_claim`)."""
-        return self.filter(status=Status.READY, parked="").order_by("-priority", "due_at", "id")
+        return self.filter(status=Status.READY, parked="", is_http=False).order_by("-priority", "due_at", "id")
 
     def final(self) -> JobQuerySet:
         """Jobs that nothing automatic moves any more."""
@@ -61,6 +61,8 @@ class Job(models.Model):
     queue = models.CharField(_("queue"), max_length=100, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0)
     status = models.CharField(_("status"), max_length=10, choices=list(LABELS.items()), default=Status.READY)
+    # For HTTP workers: workers of this package leave it alone. From the queue, when it is enqueued.
+    is_http = models.BooleanField(_("for HTTP workers"), default=False)
     parked = models.CharField(_("parked"), max_length=32, blank=True, default="")
     reason = models.CharField(_("reason"), max_length=500, blank=True, default="")
 
@@ -112,17 +114,18 @@ class Job(models.Model):
             ("cancel_job", "Can cancel a job"),
             ("done_job", "Can mark a job done by hand"),
             ("run_job", "Can run a scheduled job now"),
+            ("claim_job", "Can claim jobs over HTTP"),
             ("view_payload", "Can see arguments and results"),
         ]
         indexes = [
             PartialIndex(
-                fields=["-priority", "due_at", "id"],
+                fields=["is_http", "-priority", "due_at", "id"],
                 name="django_jobs_claim",
                 condition=Q(status="ready", parked=""),
                 lead=("status", "parked"),
             ),
             PartialIndex(
-                fields=["queue", "-priority", "due_at", "id"],
+                fields=["is_http", "queue", "-priority", "due_at", "id"],
                 name="django_jobs_claim_queue",
                 condition=Q(status="ready", parked=""),
                 lead=("status", "parked"),
@@ -138,6 +141,12 @@ class Job(models.Model):
                 fields=["status", "-finished_at", "-id"],
                 name="django_jobs_final",
                 condition=Q(status__in=_values(FINAL)),
+            ),
+            # What needs somebody's eyes, by queue.
+            PartialIndex(
+                fields=["queue", "status", "-finished_at", "-id"],
+                name="django_jobs_trouble",
+                condition=Q(status__in=["failed", "timed_out"]),
             ),
             PartialIndex(fields=["prune_at", "id"], name="django_jobs_prune", condition=Q(prune_at__isnull=False)),
             PartialIndex(

@@ -15,6 +15,8 @@ class Queue(models.Model):
     paused_until = models.DateTimeField(_("paused until"), null=True, blank=True)
     paused_by = models.CharField(_("paused by"), max_length=64, blank=True, default="")
     pause_reason = models.CharField(_("reason for the pause"), max_length=500, blank=True, default="")
+    # Its jobs are claimed over HTTP, and may be free input instead of a task's arguments.
+    is_http = models.BooleanField(_("for HTTP workers"), null=True, blank=True)
     timeout = models.FloatField(_("timeout"), null=True, blank=True)
     heartbeat_timeout = models.FloatField(_("heartbeat timeout"), null=True, blank=True)
     max_attempts = models.IntegerField(_("maximum attempts"), null=True, blank=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: Names of lists that are not a status.
 OPEN: Final = "open"
 PARKED: Final = "parked"
+HTTP: Final = "http"  # ready, and for HTTP workers
 ALL: Final = "all"
 #: So many hexadecimal digits of an id, at least, are taken for its beginning.
 ID_PREFIX_MIN: Final = 8
@@ -80,7 +81,10 @@ SEGMENTS: Final[Mapping[str, Segment]] = MappingProxyType(
     {
         "running": _live(Status.RUNNING),
         # index django_jobs_claim: the job that starts next is first
-        "ready": Segment("ready", LABELS[Status.READY], Q(status="ready", parked=""), ("-priority", "due_at", "id")),
+        "ready": Segment(
+            "ready", LABELS[Status.READY], Q(status="ready", parked="", is_http=False), ("-priority", "due_at", "id")
+        ),
+        HTTP: Segment(HTTP, _("ready for HTTP"), Q(status="ready", parked="", is_http=True), ("-priority", "due_at", "id")),
         PARKED: Segment(PARKED, _("parked"), ~Q(parked=""), ("parked", "task", "id")),  # index django_jobs_parked
         "scheduled": _live(Status.SCHEDULED),
         "waiting": _live(Status.WAITING),
@@ -91,7 +95,7 @@ SEGMENTS: Final[Mapping[str, Segment]] = MappingProxyType(
     }
 )
 #: The parts that together hold every job which is not final.
-OPEN_SEGMENTS: Final = tuple(SEGMENTS[name] for name in ("running", "ready", PARKED, "scheduled", "waiting"))
+OPEN_SEGMENTS: Final = tuple(SEGMENTS[name] for name in ("running", "ready", HTTP, PARKED, "scheduled", "waiting"))
 EVERYTHING: Final = Segment(ALL, _("all"), Q(), ("-id",))  # the primary key
 
 
@@ -174,9 +178,11 @@ def _any(names: Iterable[str]) -> Q:
                 statuses |= {status.value for status in Status}
             case "parked":
                 condition |= ~Q(parked="")
+            case "http":
+                condition |= SEGMENTS[HTTP].where
             case _ if name in LABELS:
                 statuses.add(name)
             case _:
-                known = ", ".join([OPEN, "final", ALL, PARKED, *Status])
+                known = ", ".join([OPEN, "final", ALL, PARKED, HTTP, *Status])
                 raise InvalidOption("status", f"{name!r} is none of {known}")
     return condition | Q(status__in=sorted(statuses)) if statuses else condition

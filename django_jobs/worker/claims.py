@@ -133,5 +133,5 @@ class Claims:
         if self.connection.vendor == "postgresql":
             return True
         with self.connection.cursor() as cursor:
-            cursor.execute(f"SELECT 1 FROM {db.JOB} WHERE status = 'ready' AND parked = '' LIMIT 1")
+            cursor.execute(f"SELECT 1 FROM {db.JOB} WHERE status = 'ready' AND parked = '' AND is_http = false LIMIT 1")
             return cursor.fetchone() is not None

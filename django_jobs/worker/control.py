@@ -29,9 +29,10 @@ from uuid import UUID
 from django.db import DatabaseError, InterfaceError
 
 from django_jobs import db
-from django_jobs.lifecycle.claim import promote, unclaim
+from django_jobs.lifecycle.claim import promote
 from django_jobs.lifecycle.fence import CancelWish, Note, cancel_wishes, tokens_recorded, write_notes
 from django_jobs.lifecycle.record import record
+from django_jobs.lifecycle.recover import unclaim
 from django_jobs.outcomes import Attempt, Event, Finished, HandedBack
 from django_jobs.worker.claims import Claims
 from django_jobs.worker.hold import Hands, InHand, boottime

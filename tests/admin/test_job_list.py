@@ -193,12 +193,12 @@ FILL = """
     INSERT INTO django_jobs_job (
         id, backend, task, description, args, kwargs, serializer, metadata, tags, context, queue, priority, status, parked,
         reason, due_at, starts, attempts_used, deaths, last_outcome, worker, error_class, error_message, fingerprint,
-        enqueued_at, finished_at
+        enqueued_at, finished_at, is_http
     )
     SELECT
         CAST(lpad(to_hex(n), 8, '0') || '-0000-7000-8000-000000000000' AS uuid), 'default', 't', '', '[]', '{}', 'json', '{}',
         '[]', '{}', 'q' || mod(n, 5), 0, status, '', '', now(), 0, 0, 0, '', '', '', '', '', now(),
-        CASE WHEN status <> 'ready' THEN now() - n * interval '1 s' END
+        CASE WHEN status <> 'ready' THEN now() - n * interval '1 s' END, false
     FROM (
         SELECT n, CASE WHEN mod(n, 10) < 8 THEN 'succeeded' WHEN mod(n, 10) = 8 THEN 'failed' ELSE 'ready' END AS status
         FROM generate_series(1, 200000) AS n
