@@ -18,6 +18,8 @@ from tests.support.worker import LEDGER, Ledger, Runner
 
 #: Settings that make deaths and time-outs quick to see. Seconds.
 QUICK = {"GRACE": 2, "SWEEP_INTERVAL": 0.2, "TIMEOUT_GRACE": 1}
+#: Where nothing tells a worker of new jobs, these tests would mostly wait for its next look.
+QUICK_POLL = {} if connection.vendor == "postgresql" else {"POLL_INTERVAL": 0.2}
 
 Start = Callable[..., Runner]
 Site = Callable[..., dict[str, str]]
@@ -43,7 +45,7 @@ class Runners:
             LEDGER: str(self.ledger.path),
             **(env or {}),
         }
-        runner = Runner(environment, self.folder, *options, prefix=prefix, **{**QUICK, **settings})
+        runner = Runner(environment, self.folder, *options, prefix=prefix, **{**QUICK, **QUICK_POLL, **settings})
         self.all.append(runner)
         return runner
 

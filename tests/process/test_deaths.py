@@ -107,8 +107,9 @@ def test_b31_deaths_count_as_attempts_and_without_a_bound_a_job_survives_five(st
 # -- the whole tree
 
 
-@pytest.mark.parametrize("grace", [pytest.param(2, marks=pytest.mark.promise), pytest.param(10, marks=pytest.mark.slow)])
-def test_a_tree_that_dies_has_its_jobs_run_by_another_within_the_grace(start: Start, ledger: Ledger, grace: int) -> None:
+@pytest.mark.promise
+def test_a_tree_that_dies_has_its_jobs_run_by_another_within_the_grace(start: Start, ledger: Ledger) -> None:
+    grace = 2
     other = start("--queue=nothing", GRACE=grace).works()
     lived_since = time.monotonic()
     doomed = start("--threads=2", "--processes=2", "--no-maintenance", GRACE=grace).works(2)

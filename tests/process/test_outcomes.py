@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -12,7 +13,7 @@ from django_jobs.models import JobAttempt
 from django_jobs.statuses import Status
 from tests.process.conftest import Runners, Site, Start
 from tests.project import jobs
-from tests.support.worker import Ledger, Runner, cpu_seconds, ended, until
+from tests.support.worker import Ledger, Runner, cpu_seconds, ended, row, until
 
 pytestmark = pytest.mark.usefixtures("together")
 
@@ -140,6 +141,17 @@ def test_b31_time_outs_count_like_deaths_and_errors(worker: Runner, book: Ledger
     found = ended(job)[0]
     assert (found.status, found.starts, len(book.starts(job))) == (Status.TIMED_OUT, 2, 2)
     assert "no attempts left" in found.reason
+
+
+def test_what_a_job_reports_is_seen_while_it_runs_and_kept(worker: Runner, book: Ledger, tmp_path: Path) -> None:
+    job = jobs.report.enqueue(str(tmp_path / "gate"))
+    found = until(lambda: (now := row(job)).progress and now.output and now, "its report", within=5)
+    assert found.status == Status.RUNNING
+    assert found.progress == {"done": 1, "total": 2, "message": "half"}
+    assert found.output == {"part": 1}
+    assert found.last_heartbeat_at >= found.started_at
+    (tmp_path / "gate").touch()
+    assert ended(job)[0].output == {"part": 1}
 
 
 APPS = """

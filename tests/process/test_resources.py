@@ -136,8 +136,8 @@ def test_b16_files_and_zombies_of_isolated_jobs_and_killed_processes(start: Star
     own = jobs.alone.using(max_attempts=1)
     ended(*[own.enqueue("nothing") for _ in range(2)], own.using(timeout=0.1, timeout_grace=0.1).enqueue("sleep"))
     before = Use.of(runner)
-    several = [own.enqueue("nothing") for _ in range(12)]
-    late = [own.using(timeout=0.1, timeout_grace=0.1).enqueue("sleep") for _ in range(6)]
+    several = [own.enqueue("nothing") for _ in range(8)]
+    late = [own.using(timeout=0.1, timeout_grace=0.1).enqueue("sleep") for _ in range(4)]
     assert {job.status for job in ended(*several, within=60)} == {Status.SUCCEEDED}
     assert {job.status for job in ended(*late, within=60)} == {Status.TIMED_OUT}
     hogs = [jobs.stubborn.using(timeout=0.1, timeout_grace=0.1, max_attempts=1).enqueue("sleep") for _ in range(2)]

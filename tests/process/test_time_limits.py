@@ -153,10 +153,11 @@ def assert_gone(runner: Runner, programs: list[int]) -> None:
     until(lambda: not [one for one in tree if (found := ps(one.pid)) and found.state == "Z"], "no zombies", within=10)
 
 
-PROGRAMS = {"shell": 2, "pool": 3, "stubborn": 1}
+#: How many programs each kind starts. "session": in a session of its own, out of reach of what is sent to the group.
+PROGRAMS = {"shell": 2, "pool": 3, "stubborn": 1, "session": 1}
 
 
-@pytest.mark.parametrize("how", [promised("shell"), "pool", "stubborn"])
+@pytest.mark.parametrize("how", [promised("shell"), "pool", "stubborn", "session"])
 def test_b30_programs_end_with_the_job_that_is_out_of_time(worker: Runner, book: Ledger, how: str) -> None:
     job = jobs.launch.using(timeout=2.5, max_attempts=1).enqueue(how)
     programs = launched(worker, PROGRAMS[how])
@@ -176,9 +177,9 @@ def test_b30_programs_end_with_the_job_that_is_cancelled(worker: Runner, book: L
 
 
 def test_b30_programs_end_with_their_worker(start: Start, ledger: Ledger) -> None:
-    runner = start("--threads=2", "--stop-timeout=0.5s")
-    enqueued = [jobs.launch.enqueue("shell"), jobs.launch.enqueue("stubborn")]
-    programs = launched(runner, 3)
+    runner = start("--threads=3", "--stop-timeout=0.5s")
+    enqueued = [jobs.launch.enqueue(how) for how in ("shell", "stubborn", "session")]
+    programs = launched(runner, 4)
     began = time.monotonic()
     assert runner.stop() == 0
     assert time.monotonic() - began < 0.5 + SLACK

@@ -9,10 +9,12 @@ import os
 import random
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -252,6 +254,8 @@ def launch(context, how: str) -> None:
         case "pool":
             with multiprocessing.get_context("spawn").Pool(2) as pool:
                 pool.map(time.sleep, [305, 306])
+        case "session":
+            subprocess.run(["sleep", "308"], start_new_session=True)
         case "stubborn":
             subprocess.run([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(307)"])
     say(context, "END")
@@ -283,13 +287,16 @@ _KEPT: list[bytes] = []
 
 @job(takes_context=True)
 def fork(context) -> int:
-    """Fork, let the child end as a program does, and go on."""
+    """Fork; the child shuts every socket that it has inherited, and so would tell the servers that we are gone."""
     say(context, "START")
     pid = os.fork()
     if pid == 0:
-        connection.close()
+        for number in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                socket.socket(fileno=int(number)).shutdown(socket.SHUT_RDWR)
         os._exit(0)
     os.waitpid(pid, 0)
+    connection.close()  # the job's own is a loss that it has to see to
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     say(context, "END")
