@@ -93,7 +93,7 @@ def test_max_deaths_ends_a_job_that_kills_its_workers(start: Start, ledger: Ledg
 
 
 def test_b31_deaths_count_as_attempts_and_without_a_bound_a_job_survives_five(start: Start, ledger: Ledger) -> None:
-    start("--processes=3", "--threads=2")
+    start("--processes=3", "--threads=1")  # one: a death counts for all that has begun in the process
     one = jobs.die.using(max_attempts=1).enqueue("kill")
     endless = jobs.die.using(max_attempts=None, backoff=0.05).enqueue("9", times=5)
     job = ended(one)[0]
