@@ -272,20 +272,36 @@ def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[U
 
     `keep`: the tokens that it has in hand. Returns how many jobs were given back; their attempts were not counted.
     """
-    dialect = db.dialect(connection)
+    dialect, count = db.dialect(connection), 0
     with connection.cursor() as cursor:
-        # By a plain read: a locking one without an index would, on MariaDB, lock the rows of others that it passes. Nobody else
-        # may end these attempts while their `expires_at` is fresh.
+        # By a plain read: a locking one without an index would, on MariaDB, lock the rows of others that it passes.
         cursor.execute(f"SELECT job_id, token FROM {db.LOCK} WHERE worker = %s", [dialect.uuid(worker)])
-        rows = [(dialect.to_uuid(job), dialect.to_uuid(token)) for job, token in cursor.fetchall()]
-        lost = sorted(job for job, token in rows if token not in keep)
+        found = {dialect.to_uuid(job): dialect.to_uuid(token) for job, token in cursor.fetchall()}
+        lost = sorted(job for job, token in found.items() if token not in keep)
         for chunk in db.batches(lost, 200):
+            # Looked at again under the lock: meanwhile an attempt may have been recovered, and claimed by another worker.
             marks, params = dialect.marks(chunk)
-            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", chunk))
             cursor.execute(
-                f"UPDATE {db.JOB}{dialect.by_key} SET status = 'ready', starts = starts - 1, attempts_used = attempts_used - 1,"
-                f" reason = 'handed back: its worker lost the connection while claiming it'"
-                f" WHERE id IN ({marks}) AND status = 'running' AND starts > 0 AND attempts_used > 0",
+                f"SELECT job_id, token FROM {db.LOCK}{dialect.by_key} WHERE job_id IN ({marks}) ORDER BY job_id"
+                f"{dialect.for_change_skip}",
                 params,
             )
-    return len(lost)
+            rows = [(dialect.to_uuid(job), dialect.to_uuid(token)) for job, token in cursor.fetchall()]
+            mine = [job for job, token in rows if found[job] == token]
+            if not mine:
+                continue
+            marks, params = dialect.marks(mine)
+            tokens, more = dialect.marks(found[job] for job in mine)
+            cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", mine))
+            # `started_at` first: MariaDB's later assignments see what the earlier ones have set.
+            cursor.execute(
+                f"UPDATE {db.JOB}{dialect.by_key} SET status = 'ready',"
+                " started_at = CASE WHEN starts <= 1 THEN NULL ELSE started_at END,"
+                " starts = starts - 1, attempts_used = attempts_used - 1,"
+                " reason = 'handed back: its worker lost the connection while claiming it'"
+                f" WHERE id IN ({marks}) AND last_token IN ({tokens}) AND status = 'running'"
+                " AND starts > 0 AND attempts_used > 0",
+                [*params, *more],
+            )
+            count += cursor.rowcount
+    return count

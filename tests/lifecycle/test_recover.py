@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_jobs import db
-from django_jobs.lifecycle.recover import Recovered, lock_free, recover, recover_missing, recover_worker
+from django_jobs.lifecycle.recover import Recovered, lock_free, recover, recover_missing, recover_worker, unclaim
 from django_jobs.models import CancelRequest, Job, JobAttempt, JobLock
 from django_jobs.outcomes import ErrorInfo, TimedOut
 from django_jobs.statuses import Status
@@ -254,3 +254,63 @@ def test_a_job_that_was_started_again_is_not_taken_for_missing() -> None:
         assert recover_missing({job.id: uuid.uuid4()}, using="default", cause="no lock row") == []
     job.refresh_from_db()
     assert job.status == Status.RUNNING
+
+
+# -- what was claimed and never learnt of ------------------------------------------------------------
+
+
+def give_back(worker: uuid.UUID, *keep: uuid.UUID) -> int:
+    with transaction.atomic():
+        return unclaim(connection, worker, keep=set(keep))
+
+
+def test_what_was_claimed_and_never_learnt_of_is_given_back_uncounted() -> None:
+    worker = uuid.uuid4()
+    again = make_job(starts=1, attempts_used=1, started_at=db.server_now(connection))
+    fresh, kept = make_job(), make_job()
+    claim_jobs(worker)
+    assert give_back(worker, JobLock.objects.get(job=kept).token) == 2
+    rows = {job.id: job for job in Job.objects.all()}
+    assert [(rows[job.id].status, rows[job.id].starts) for job in (again, fresh, kept)] == [
+        ("ready", 1),
+        ("ready", 0),
+        ("running", 1),
+    ]
+    assert rows[again.id].started_at == again.started_at, "it has started once, so its deadline is kept"
+    assert rows[fresh.id].started_at is None
+    assert [row.job_id for row in JobLock.objects.all()] == [kept.id]
+    assert give_back(worker, JobLock.objects.get(job=kept).token) == 0
+
+
+@needs_row_locks
+@commits
+def test_what_another_has_claimed_meanwhile_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the writes the attempt is recovered, and claimed by another: else both would run it."""
+    worker = uuid.uuid4()
+    job = running_job(worker, expired=True)
+    batches = db.batches
+
+    def meanwhile() -> None:
+        recover_all([job])
+        claim_jobs()
+
+    def after_the_look(items: Sequence[Any], size: int) -> Any:
+        monkeypatch.setattr(db, "batches", batches)
+        in_threads(meanwhile)
+        return batches(items, size)
+
+    monkeypatch.setattr(db, "batches", after_the_look)
+    assert give_back(worker) == 0
+    job.refresh_from_db()
+    assert (job.status, job.starts) == (Status.RUNNING, 2)
+    assert JobLock.objects.get().token == job.last_token
+
+
+@needs_row_locks
+@commits
+def test_what_a_sweep_has_locked_is_left_to_it() -> None:
+    worker = uuid.uuid4()
+    job = running_job(worker)
+    with locked(db.LOCK, "job_id", job.id, "FOR UPDATE"):
+        assert give_back(worker) == 0
+    assert give_back(worker) == 1
