@@ -97,8 +97,7 @@ class JobsBackend(BaseTaskBackend):
         `InvalidArguments` (a TypeError) that says where, before any SQL. A listener that raises is logged and disturbs
         nobody.
         """
-        self.validate_task(task)
-        template = self._template(task)
+        template = self.template(task)
         result: JobResult[P, R] = self._store(template, [template.arguments(tuple(args), kwargs)])[0]
         return result
 
@@ -108,8 +107,7 @@ class JobsBackend(BaseTaskBackend):
 
     def enqueue_many(self, task: Task[P, R], calls: Iterable[Any]) -> list[JobResult[P, R]]:
         """Store a job for each of `calls` (see `JobTask.enqueue_many`), all or none; return the results in the same order."""
-        self.validate_task(task)
-        template = self._template(task)
+        template = self.template(task)
         arguments = []
         for index, call in enumerate(calls):
             args, kwargs = split_call(call, index)
@@ -123,8 +121,12 @@ class JobsBackend(BaseTaskBackend):
         """See `enqueue_many`."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(task, calls)
 
-    def _template(self, task: Task[..., Any]) -> Template:
-        """Return what jobs of `task` have in common; kept with the task as long as nothing travels with the job."""
+    def template(self, task: Task[..., Any]) -> Template:
+        """Return what jobs of `task` have in common; kept with the task as long as nothing travels with the job.
+
+        Raises `InvalidTask`.
+        """
+        self.validate_task(task)
         using, context = self.using, captured_context()
         kept: Template | None = getattr(task, "_template", None)
         if kept is not None and kept.using == using and kept.spec.backend == self.alias and not context:
@@ -158,6 +160,10 @@ class JobsBackend(BaseTaskBackend):
         results = [template.result(job) for job in jobs]
         _tell(type(self), results)
         return results
+
+    def tell(self, template: Template, jobs: Sequence[NewJob]) -> None:
+        """Send Django's signal for jobs of `template` that somebody else has stored."""
+        _tell(type(self), [template.result(job) for job in jobs])
 
     def get_result(self, result_id: str) -> JobResult[..., Any]:
         """Return the result of the job with this id. Raises `TaskResultDoesNotExist` if this back end has none."""

@@ -10,18 +10,23 @@ from typing import Any, Final
 from uuid import UUID
 
 from .. import db, wakeup
-from ..conf import parse_duration
+from ..conf import parse_duration, readers
+from ..conf.backends import DEFAULT_BACKEND
 from ..exceptions import InvalidOption
+from ..inputs import INPUT_TASK
 from ..models import PRIORITY_MAX, PRIORITY_MIN, Job
+from ..options import MAX_DESCRIPTION
 from ..queues import check_queue_name
 from ..retry import normalise_backoff
 from ..serializers import to_json
 from ..statuses import LABELS, LIVE, PENDING, Move, Status, check
+from .inherit import declared
 from .recover import lock_jobs, writing
 from .report import BUSY, NOT_FOUND, Report, in_batches, said
 
 _MAX_INTEGER: Final = 2**31 - 1
 _MAX_TAG: Final = 100
+_FREE_INPUT: Final = "It names no task, so it can only be in a queue for HTTP workers."
 
 
 def _whole(low: int, high: int) -> Callable[[str, Any], int]:
@@ -64,6 +69,12 @@ def _tags(field: str, value: Any) -> list[str]:
     return list(_json(field, tags))
 
 
+def _description(field: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_DESCRIPTION:
+        raise InvalidOption(field, f"must be a string of {MAX_DESCRIPTION} characters at most.")
+    return str(_json(field, value))
+
+
 def _metadata(field: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidOption(field, f"must be a dict, not {value!r}.")
@@ -87,6 +98,8 @@ _FIELDS: Final[Mapping[str, Callable[[str, Any], Any]]] = MappingProxyType(
         "backoff": lambda field, value: normalise_backoff(value, field=field),
         "tags": _tags,
         "metadata": _metadata,
+        "description": _description,
+        "retention": _or_none(lambda field, value: readers.retention(value, field)),
     }
 )
 
@@ -95,9 +108,10 @@ def edit(job_ids: Iterable[UUID], *, by: str = "", reason: str = "", using: str 
     """Change fields of jobs that have not ended. Durations are seconds or text such as "10m", times are aware.
 
     `queue`, `priority`, `run_after`, `start_by`, `max_attempts`, `max_deaths`, `timeout`, `timeout_grace`, `heartbeat_timeout`,
-    `cpu_timeout`, `backoff`, `tags`, `metadata`. A later `run_after` makes a ready job scheduled, a past one makes a scheduled
-    job ready. Of a running job, what belongs to its next start can't be changed; limits hold from its next attempt on. Raises
-    `InvalidOption` for a field that there is not and for a bad value: then nothing was changed.
+    `cpu_timeout`, `backoff`, `tags`, `metadata`, `description`, `retention` (a dict). A later `run_after` makes a ready job
+    scheduled, a past one makes a scheduled job ready. Of a running job, what belongs to its next start can't be changed; limits
+    hold from its next attempt on. A job moved between queues is for HTTP workers if its new queue is; one that names no task
+    can't leave them. Raises `InvalidOption` for a field that there is not and for a bad value: then nothing was changed.
     """
     for field in changes:
         if field not in _FIELDS:
@@ -113,6 +127,12 @@ def _edit(using: str, values: Mapping[str, Any], why: str, ids: Sequence[UUID]) 
         statuses = dict(Job.objects.using(using).filter(id__in=ids).values_list("id", "status"))
         candidates = [job_id for job_id in ids if statuses.get(job_id) in allowed]
         jobs = list(lock_jobs(using, candidates).filter(status__in=allowed))
+        if "queue" in values:
+            is_http = declared(using).options(values["queue"], DEFAULT_BACKEND).is_http
+            values = {**values, "is_http": is_http}
+            if not is_http:
+                report.refused = {job.id: _FREE_INPUT for job in jobs if job.task == INPUT_TASK}
+                jobs = [job for job in jobs if job.id not in report.refused]
         if jobs and values:
             rows = Job.objects.using(using).filter(id__in=[job.id for job in jobs], status__in=allowed)
             rows.filter(status__in=PENDING).update(reason=why)
@@ -126,7 +146,7 @@ def _edit(using: str, values: Mapping[str, Any], why: str, ids: Sequence[UUID]) 
         report.changed = [job.id for job in jobs]
         found = set(report.changed)
         for job_id in ids:
-            if job_id not in found:
+            if job_id not in found and job_id not in report.refused:
                 status = statuses.get(job_id)
                 report.refused[job_id] = NOT_FOUND if status is None else BUSY if status in allowed else _refusal(Status(status))
     return report

@@ -21,6 +21,7 @@ from django_jobs.exceptions import InvalidOption
 from django_jobs.statuses import FINAL, LABELS, LIVE, Status
 
 from .job import Job
+from .stat import JobTag
 
 if TYPE_CHECKING:
     from .job import JobQuerySet
@@ -123,11 +124,11 @@ def id_range(text: str) -> tuple[UUID, UUID] | None:
     return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
 
 
-def in_queue(name: str) -> Q:
-    """Return the condition for a queue, or for its whole subtree if the name ends in `.*`."""
+def in_queue(name: str, column: str = "queue") -> Q:
+    """Return the condition for a queue, or for its whole subtree if the name ends in `.*`. `column` holds the queue's name."""
     if name.endswith(".*"):
-        return Q(queue=name[:-2]) | Q(queue__startswith=name[:-1])
-    return Q(queue=name)
+        return Q(**{column: name[:-2]}) | Q(**{f"{column}__startswith": name[:-1]})
+    return Q(**{column: name})
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,9 @@ class JobFilter:
     error_class: str = ""
     since: datetime | None = None  # enqueued since then
     until: datetime | None = None
+    tag: str = ""
+    unique_key: str = ""
+    last_outcome: str = ""  # of an attempt: jobs that wait for a retry are found by it
 
     @property
     def is_empty(self) -> bool:
@@ -163,6 +167,13 @@ class JobFilter:
             jobs = jobs.filter(id__gte=first_id(self.since))
         if self.until:
             jobs = jobs.filter(id__lt=first_id(self.until))
+        if self.tag:
+            # Index django_jobs_tag_job, in the order of the ids.
+            jobs = jobs.filter(pk__in=JobTag.objects.using(jobs.db).filter(tag=self.tag).values("job_id"))
+        if self.unique_key:
+            jobs = jobs.filter(unique_key=self.unique_key)
+        if self.last_outcome:
+            jobs = jobs.filter(last_outcome=self.last_outcome)
         return jobs
 
 
