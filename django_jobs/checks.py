@@ -23,6 +23,8 @@ APP_LABEL: Final = "django_jobs"
 #: The oldest versions that have what the claim and the lock rows need, by vendor (MariaDB apart from MySQL).
 MINIMUM_VERSIONS: Final = {"postgresql": (14,), "sqlite": (3, 35), "mariadb": (10, 6), "mysql": (8, 0, 11)}
 PGBOUNCER_PORT: Final = "6432"
+#: Options of a backend that say nothing of where its jobs are.
+_NOT_OF_DATABASES: Final = frozenset({"max_attempts", "backoff"})
 
 Check = Callable[..., Iterable[CheckMessage]]
 
@@ -46,8 +48,7 @@ def check_settings() -> Iterator[CheckMessage]:
         if problem.kind == "unknown":
             yield Error(problem.message, hint="Mend the name in DJANGO_JOBS, or take it out.", id="django_jobs.E001")
         elif problem.kind == "invalid":
-            hint = f"Mend it in DJANGO_JOBS, or in the environment variable DJANGO_JOBS_{problem.setting}."
-            yield Error(problem.message, hint=hint, id="django_jobs.E002")
+            yield Error(problem.message, hint=_where_to_mend(problem), id="django_jobs.E002")
         else:
             yield Warning(problem.message, hint="Mend the variable's name, or take it out.", id="django_jobs.W001")
     if not settings.USE_TZ:
@@ -58,12 +59,19 @@ def check_settings() -> Iterator[CheckMessage]:
         )
 
 
+def _where_to_mend(problem: conf.Problem) -> str:
+    """Name the one place that was read: a variable stands in for the setting, which then says nothing."""
+    if problem.source != "DJANGO_JOBS":
+        return f"Mend the environment variable {problem.source}: it is read instead of {problem.setting} in DJANGO_JOBS."
+    if problem.setting == "DJANGO_JOBS":
+        return 'Make it a dict from names of settings to values, such as {"GRACE": "20s"}, or leave it out.'
+    return f"Mend {problem.setting} in DJANGO_JOBS."
+
+
 @_own
 def check_context() -> Iterator[CheckMessage]:
     """Tell the functions of CONTEXT that can't be imported: every enqueue would fail with them."""
-    if _has_problems():
-        return
-    for index, pair in enumerate(conf.jobs_settings().context):
+    for index, pair in enumerate(conf.readable_settings().context):
         for path in pair:
             try:
                 found = import_string(path) if isinstance(path, str) else path
@@ -92,7 +100,7 @@ def check_backends() -> Iterator[CheckMessage]:
         for wrong in conf.read_options(backends[alias].get("OPTIONS") or {})[1]:
             yield Error(
                 f"TASKS['{alias}']['OPTIONS']: {wrong}",
-                hint="The options are database, direct_database, MAX_ATTEMPTS and BACKOFF.",
+                hint=f"The options are {', '.join(conf.OPTION_NAMES)}.",
                 id="django_jobs.E005",
             )
 
@@ -119,22 +127,23 @@ def missing_app() -> list[CheckMessage]:
 @_own
 def check_databases() -> Iterator[CheckMessage]:
     """Tell databases, routes and poolers with which the promises can't be kept. Connects to nothing."""
-    if _has_problems() or any(conf.read_options(_options_of(alias))[1] for alias in conf.jobs_aliases()):
-        return
-    chosen = {alias: conf.backend_options(alias) for alias in conf.jobs_aliases()}
-    for database in dict.fromkeys(options.database for options in chosen.values()):
+    chosen = _databases_of_backends()
+    for database in dict.fromkeys(database for database, _direct in chosen.values()):
         yield from _check_vendor(connections[database])
         yield from _check_route(database)
-    for alias, options in chosen.items():
-        yield from _check_pooler(alias, options)
+    for alias, (database, direct) in chosen.items():
+        yield from _check_pooler(alias, database, direct)
 
 
-def _has_problems() -> bool:
-    return any(problem.kind != "variable" for problem in conf.problems())
-
-
-def _options_of(alias: str) -> Any:
-    return settings.TASKS[alias].get("OPTIONS") or {}
+def _databases_of_backends() -> dict[str, tuple[str, str]]:
+    """Return `database` and `direct_database` by backend of ours; those left out whose OPTIONS don't tell them for certain."""
+    found = {}
+    for alias in conf.jobs_aliases():
+        read, wrong = conf.read_options(settings.TASKS[alias].get("OPTIONS") or {})
+        if all(error.field.lower() in _NOT_OF_DATABASES for error in wrong):
+            database = read.get("database") or conf.routed_database()
+            found[alias] = database, read.get("direct_database") or database
+    return found
 
 
 def _check_vendor(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
@@ -187,9 +196,9 @@ def _check_route(database: str) -> Iterator[CheckMessage]:
         )
 
 
-def _check_pooler(alias: str, options: conf.BackendOptions) -> Iterator[CheckMessage]:
+def _check_pooler(alias: str, database: str, direct_database: str) -> Iterator[CheckMessage]:
     """A worker holds its jobs by row locks of one session, and LISTENs: behind a transaction pooler it can do neither."""
-    direct = connections[options.direct_database]
+    direct = connections[direct_database]
     if direct.vendor != "postgresql":
         return
     where = f"TASKS['{alias}']: the database {direct.alias!r}"
@@ -205,10 +214,10 @@ def _check_pooler(alias: str, options: conf.BackendOptions) -> Iterator[CheckMes
         yield Warning(
             f"{where} looks like a pooler ({host}:{port}).", hint=f"If it pools by transaction: {hint}", id="django_jobs.W007"
         )
-    jobs = connections[options.database].settings_dict
+    jobs = connections[database].settings_dict
     if direct.settings_dict["NAME"] != jobs["NAME"]:
         yield Error(
-            f"{where} is another database than {options.database!r}, which it shall reach directly.",
+            f"{where} is another database than {database!r}, which it shall reach directly.",
             hint="direct_database is the same database on another way, with the same NAME.",
             id="django_jobs.E010",
         )
@@ -218,10 +227,8 @@ def _check_pooler(alias: str, options: conf.BackendOptions) -> Iterator[CheckMes
 def check_versions(databases: Collection[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """Tell databases that are too old. Connects, so Django runs it with `migrate` and `check --database` only."""
     found: list[CheckMessage] = []
-    if not databases or _has_problems() or any(conf.read_options(_options_of(alias))[1] for alias in conf.jobs_aliases()):
-        return found
-    holding = {conf.backend_options(alias).database for alias in conf.jobs_aliases()}
-    for alias in sorted(holding.intersection(databases)):
+    holding = {database for database, _direct in _databases_of_backends().values()}
+    for alias in sorted(holding.intersection(databases or ())):
         connection = connections[alias]
         product = "mariadb" if getattr(connection, "mysql_is_mariadb", False) else connection.vendor
         minimum = MINIMUM_VERSIONS.get(product)

@@ -113,6 +113,33 @@ def test_everything_that_is_wrong_with_the_settings_is_told_at_once(settings: An
     assert any("did you mean 'MAX_ATTEMPTS'?" in message.msg for message in messages)
 
 
+def test_the_place_that_was_read_is_named_and_the_value_shown(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DJANGO_JOBS = {"LISTEN": True, "TIMEOUT": "soon"}
+    monkeypatch.setenv("DJANGO_JOBS_LISTEN", "maybe")
+    by_text = {message.msg: message.hint for message in run()}
+    assert by_text["DJANGO_JOBS_LISTEN: True or False, not 'maybe'."] == (
+        "Mend the environment variable DJANGO_JOBS_LISTEN: it is read instead of LISTEN in DJANGO_JOBS."
+    )
+    (timeout,) = (text for text in by_text if text.startswith("TIMEOUT: "))
+    assert "'soon'" in timeout
+    assert by_text[timeout] == "Mend TIMEOUT in DJANGO_JOBS."
+
+
+def test_settings_that_are_no_dict_get_a_hint_of_their_own(settings: Any) -> None:
+    settings.DJANGO_JOBS = [1]
+    message = told()["E002"]
+    assert message.msg == "DJANGO_JOBS: a dict, not [1]."
+    assert "DJANGO_JOBS_DJANGO_JOBS" not in str(message.hint)
+
+
+def test_one_problem_hides_no_other(settings: Any) -> None:
+    """A setting that can't be read, a function that is not there, an option that can't be read, a route: all in one run."""
+    settings.DJANGO_JOBS = {"LISTEN": 5, "CONTEXT": [("os.getcwd", "os.nothing")]}
+    settings.TASKS = {"default": {"BACKEND": OURS, "OPTIONS": {"max_attempts": 0}}}
+    settings.DATABASE_ROUTERS = [NotOnDefault()]
+    assert set(told()) == {"E002", "E004", "E005", "E008"}
+
+
 def test_use_tz(settings: Any) -> None:
     settings.USE_TZ = False
     assert "USE_TZ" in told()["E003"].msg
@@ -141,6 +168,7 @@ def test_wrong_options_of_a_backend_are_all_told(settings: Any) -> None:
     assert [message.id for message in messages] == ["django_jobs.E005"] * 3
     assert "did you mean 'database'?" in messages[0].msg
     assert messages[2].msg.startswith("TASKS['more']['OPTIONS']: database: 'moon'")
+    assert {message.hint for message in messages} == {"The options are database, direct_database, max_attempts, backoff."}
     assert list(checks.check_databases()) == []  # what can't be read is told once
     assert checks.check_versions(databases=["default"]) == []
 

@@ -165,6 +165,60 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     assert {problem.setting for problem in found} == {"GRACES", "TIMEOUT", "5", "LISTEN", "DJANGO_JOBS_GRASE", "SLICE"}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "places"),
+    [
+        (
+            "QUEUES",
+            {"p.": {}, "mail": {"timeot": 1, "timeout": "soon", "max_attempts": 0, "retention": {"failed": "x", "no": 1}}, "x": 5},
+            [
+                "QUEUES", "QUEUES['mail']", "QUEUES['mail']['timeout']", "QUEUES['mail']['max_attempts']",
+                "QUEUES['mail']['retention']['failed']", "QUEUES['mail']['retention']", "QUEUES['x']",
+            ],
+        ),
+        ("RETENTION", {"failed": "never", "finished": 1}, ["RETENTION['failed']", "RETENTION"]),
+        ("CONTEXT", [("a",), ("a", "b"), 5], ["CONTEXT[0]", "CONTEXT[2]"]),
+    ],
+)  # fmt: skip
+def test_everything_that_is_wrong_within_one_setting_is_told(name: str, value: Any, places: list[str]) -> None:
+    settings, found = load({name: value}, {})
+    assert [problem.message.partition(": ")[0] for problem in found] == places
+    assert {problem.setting for problem in found} == {name}
+    assert getattr(settings, name.lower()) == getattr(load({}, {})[0], name.lower())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LISTEN", "maybe"),
+        ("LISTEN", 5),
+        ("GRACE", 0.5),
+        ("TIMEOUT", "-1s"),
+        ("TIMEOUT", -1),
+        ("TIMEOUT", [1]),
+        ("MAX_ATTEMPTS", "five"),
+        ("MAX_ATTEMPTS", 0),
+        ("BACKOFF", -1),
+        ("QUEUES", ["mail"]),
+        ("RETENTION", 7),
+        ("SLICE", "9s"),
+    ],
+)
+def test_the_value_that_can_not_be_read_is_shown_once(name: str, value: Any) -> None:
+    _, (problem,) = load({name: value}, {})
+    assert problem.message.count(str(value)) == 1, problem.message
+    _, (long,) = load({name: "v" * 10_000}, {})
+    assert len(long.message) < 500
+
+
+def test_what_was_read_is_named() -> None:
+    _, found = load({"GRACE": "soon", "LISTEN": True}, {"DJANGO_JOBS_LISTEN": "maybe"})
+    assert {(problem.setting, problem.source) for problem in found} == {
+        ("GRACE", "DJANGO_JOBS"),
+        ("LISTEN", "DJANGO_JOBS_LISTEN"),
+    }
+
+
 @pytest.mark.parametrize("raw", [None, [], "GRACE=1", 5])
 def test_settings_that_are_no_dict_are_told(raw: Any) -> None:
     settings, (problem,) = load(raw, {})

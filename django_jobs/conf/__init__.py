@@ -15,6 +15,7 @@ from . import backends as _backends
 from . import settings as _settings
 from .backends import (
     BACKEND_PATH,
+    OPTION_NAMES,
     BackendOptions,
     backend_options,
     direct_database,
@@ -25,10 +26,11 @@ from .backends import (
     retention_seconds,
     routed_database,
 )
-from .settings import JobsSettings, Problem, context_pairs, jobs_settings, problems
+from .settings import JobsSettings, Problem, context_pairs, jobs_settings, problems, readable_settings, visible_to
 
 __all__ = [
     "BACKEND_PATH",
+    "OPTION_NAMES",
     "BackendOptions",
     "JobsSettings",
     "Problem",
@@ -43,9 +45,11 @@ __all__ = [
     "parse_duration",
     "problems",
     "read_options",
+    "readable_settings",
     "reset",
     "retention_seconds",
     "routed_database",
+    "visible_to",
 ]
 
 

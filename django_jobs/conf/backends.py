@@ -35,6 +35,8 @@ _READERS: Final[Mapping[str, readers.Reader]] = {
     "max_attempts": readers.whole(1, can_be_off=True),
     "backoff": readers.backoff,
 }
+#: As the documentation spells them; capitals will do, too.
+OPTION_NAMES: Final = tuple(_READERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +54,16 @@ def read_options(options: Any) -> tuple[dict[str, Any], list[InvalidOption]]:
     read: dict[str, Any] = {}
     wrong: list[InvalidOption] = []
     if not isinstance(options, Mapping):
-        return read, [InvalidOption("OPTIONS", f"a dict, not {type(options).__name__}.")]
+        return read, [InvalidOption("OPTIONS", f"a dict, not {readers.shown(options)}.")]
     for key, value in options.items():
         name = str(key).lower()
         if name not in _READERS:
             wrong.append(InvalidOption(str(key), f"there is no such option{readers.nearest(name, _READERS)}"))
         elif value is not None or name == "max_attempts":
             try:
-                read[name] = _READERS[name](value, str(key))
+                read[name] = readers.read_value(_READERS[name], value, str(key))
             except InvalidOption as error:
-                wrong.append(error)
+                wrong += readers.all_of(error)
     return read, wrong
 
 

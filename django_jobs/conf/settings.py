@@ -18,6 +18,7 @@ from ..queues import QueueOptions
 from ..retry import EXPONENTIAL
 from . import readers
 
+SETTING: Final = "DJANGO_JOBS"
 ENVIRONMENT_PREFIX: Final = "DJANGO_JOBS_"
 
 _DAY: Final = 86_400.0
@@ -62,17 +63,33 @@ class JobsSettings:
     listen: bool = _setting(readers.flag, True)  # LISTEN/NOTIFY, where the database has it
     task_aliases: Mapping[str, str] = _setting(readers.aliases, factory=dict)  # old dotted name -> new one
     queues: Mapping[str, QueueOptions] = _setting(readers.declared_queues, factory=dict)  # declared in code
+    visible_to: Any = _setting(readers.function, None)  # noqa: RUF009 - (user, jobs) -> jobs: what a user sees
+    api_authentication: tuple[str, ...] = _setting(readers.paths, ())  # classes of REST framework; empty: tokens and sessions
+    api_throttles: tuple[str, ...] = _setting(readers.paths, ())  # classes of REST framework
+    api_max_body_bytes: int = _setting(readers.whole(100), _MEGABYTE)
+    api_page_size: int = _setting(readers.whole(1), 50)
+    api_page_size_max: int = _setting(readers.whole(1), 500)
+    api_claim_max: int = _setting(readers.whole(1), 100)  # jobs in one claim
+    api_wait_max: float = _setting(readers.duration(), 60.0)  # of a claim that finds nothing
+    api_waiting_max: int = _setting(readers.whole(0), 100)  # claims that wait at once, in one process
+    api_bulk_max: int = _setting(readers.whole(1), 1_000)  # jobs in one request
+    api_open_health: bool = _setting(readers.flag, False)  # whether anybody may ask /health/
+    idempotency_retention: float = _setting(readers.duration(), _DAY)  # of an answer to an Idempotency-Key
 
 
 _FIELDS: Final[Mapping[str, Field[Any]]] = {each.name.upper(): each for each in fields(JobsSettings)}
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with the settings. `kind`: "unknown", "invalid", or "variable" (unknown, in the environment)."""
+    """One thing that is wrong with the settings. `kind`: "unknown", "invalid", or "variable" (unknown, in the environment).
+
+    `source`: where it was read, "DJANGO_JOBS" or the name of an environment variable.
+    """
 
     kind: str
     setting: str
     message: str
+    source: str = SETTING
 
 
 def load(raw: Any, environment: Mapping[str, str]) -> tuple[JobsSettings, list[Problem]]:
@@ -82,29 +99,33 @@ def load(raw: Any, environment: Mapping[str, str]) -> tuple[JobsSettings, list[P
     """
     found: list[Problem] = []
     if not isinstance(raw, Mapping):
-        found.append(Problem("invalid", "DJANGO_JOBS", f"DJANGO_JOBS: a dict, not {type(raw).__name__}."))
+        found.append(Problem("invalid", "DJANGO_JOBS", f"DJANGO_JOBS: a dict, not {readers.shown(raw)}."))
         raw = {}
-    given = dict(raw)
+    given, sources = dict(raw), dict.fromkeys(raw, SETTING)
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX)
         if name in _FIELDS:
-            given[name] = environment[variable]
+            given[name], sources[name] = environment[variable], variable
         else:
-            found.append(Problem("variable", variable, f"{variable}: there is no setting {name}{readers.nearest(name, _FIELDS)}"))
+            message = f"{variable}: there is no setting {name}{readers.nearest(name, _FIELDS)}"
+            found.append(Problem("variable", variable, message, variable))
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _FIELDS:
             hint = readers.nearest(str(name).upper(), _FIELDS)
             found.append(Problem("unknown", str(name), f"{name}: there is no such setting{hint}"))
             continue
+        source = sources[name]
         try:
-            values[name.lower()] = _FIELDS[name].metadata["read"](value, name)
+            values[name.lower()] = readers.read_value(
+                _FIELDS[name].metadata["read"], value, name if source == SETTING else source
+            )
         except InvalidOption as error:
-            found.append(Problem("invalid", name, str(error)))
+            found += [Problem("invalid", name, str(each), source) for each in readers.all_of(error)]
     if problem := _settle_slice(values):
-        found.append(problem)
+        found.append(problem._replace(source=sources.get("SLICE", SETTING)))
     return JobsSettings(**values), found
 
 
@@ -117,7 +138,8 @@ def _settle_slice(values: dict[str, Any]) -> Problem | None:
     values["slice"] = grace * _SLICE_SHARE
     if asked is None:
         return None
-    return Problem("invalid", "SLICE", f"SLICE: less than half of GRACE, which is {format_duration(grace)}.")
+    half = f"less than half of GRACE, which is {format_duration(grace)}; not {format_duration(asked)}."
+    return Problem("invalid", "SLICE", f"SLICE: {half}")
 
 
 _current: JobsSettings | None = None
@@ -132,6 +154,11 @@ def jobs_settings() -> JobsSettings:
             raise ImproperlyConfigured("DJANGO_JOBS: " + " ".join(wrong))
         _current = read
     return _current
+
+
+def readable_settings() -> JobsSettings:
+    """Return the settings, with the default for each that can't be read: for checks, which tell everything at once."""
+    return load(getattr(settings, "DJANGO_JOBS", {}), os.environ)[0]
 
 
 def problems() -> list[Problem]:
@@ -149,8 +176,16 @@ def context_pairs() -> tuple[tuple[Callable[..., Any], Callable[..., Any]], ...]
     return tuple((found(capture), found(restore)) for capture, restore in jobs_settings().context)
 
 
+@cache
+def visible_to() -> Callable[[Any, Any], Any] | None:
+    """Return the function of `VISIBLE_TO`, imported where it is given as a dotted path; None if there is none."""
+    hook = jobs_settings().visible_to
+    return import_string(hook) if isinstance(hook, str) else hook
+
+
 def forget() -> None:
     """Forget what was read: the next caller reads the settings and the environment again."""
     global _current
     _current = None
     context_pairs.cache_clear()
+    visible_to.cache_clear()
