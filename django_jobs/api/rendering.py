@@ -1,0 +1,43 @@
+"""Answers as JSON; as REST framework's browsable pages where that is installed as an app."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.apps import apps
+from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer, JSONRenderer
+from rest_framework.utils.encoders import JSONEncoder
+
+
+class _Encoder(JSONEncoder):
+    """Writes times in one form."""
+
+    def default(self, obj: Any) -> Any:
+        """Return what JSON can hold."""
+        return time_text(obj) if isinstance(obj, datetime) else super().default(obj)
+
+
+class JobsJSONRenderer(JSONRenderer):
+    """JSON in UTF-8, whatever the project has set for its own API."""
+
+    encoder_class = _Encoder
+    ensure_ascii, compact, strict = False, True, True
+
+
+class JobsBrowsableRenderer(BrowsableAPIRenderer):
+    """REST framework's pages."""
+
+    def get_default_renderer(self, view: Any) -> BaseRenderer:
+        """Show JSON, indented."""
+        return JobsJSONRenderer()
+
+
+def time_text(moment: datetime | None) -> str | None:
+    """Return a time as RFC 3339, UTC, with microseconds: 2026-01-31T12:00:00.000000Z."""
+    return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def renderers() -> list[BaseRenderer]:
+    """Return JSON, which is the default, and the pages if their templates can be found."""
+    return [JobsJSONRenderer(), *([JobsBrowsableRenderer()] if apps.is_installed("rest_framework") else [])]
