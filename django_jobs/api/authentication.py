@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.db import connections
 from django.db.models import Q
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
@@ -49,9 +50,13 @@ class TokenAuthentication(BaseAuthentication):
         return user, token
 
     def _user(self, token: ApiToken) -> Any:
-        if token.user_id is None:
+        if not token.user_id:
             return TokenUser(token)
-        user = get_user_model()._default_manager.filter(pk=token.user_id).first()
+        users = get_user_model()._default_manager
+        try:
+            user = users.filter(pk=token.user_id).first()
+        except (ValueError, ValidationError):  # the project's users have keys of another kind by now
+            user = None
         if user is None or not user.is_active:
             raise AuthenticationFailed("The user of this token may not come in any more.")
         return user

@@ -87,7 +87,7 @@ def make_token(
     secret = SECRET_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     token = ApiToken(
         name=name,
-        user_id=user_id,
+        user_id="" if user_id is None else str(user_id),
         prefix=secret[:SHOWN_CHARS],
         digest=digest(secret),
         verbs=check_verbs(verbs),

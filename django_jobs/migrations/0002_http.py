@@ -2,7 +2,6 @@
 import django.db.models.deletion
 import django_jobs.db
 import django_jobs.models.fields
-from django.conf import settings
 from django.db import migrations, models
 
 
@@ -10,7 +9,6 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('django_jobs', '0001_initial'),
-        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
@@ -19,6 +17,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(max_length=100, verbose_name='name')),
+                ('user_id', models.CharField(blank=True, default='', max_length=64, verbose_name='user')),
                 ('prefix', models.CharField(editable=False, max_length=16, verbose_name='begins with')),
                 ('digest', models.CharField(editable=False, max_length=64, unique=True)),
                 ('verbs', models.JSONField(blank=True, default=list, verbose_name='verbs')),
@@ -120,11 +119,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='job',
             index=django_jobs.models.fields.PartialIndex(condition=models.Q(('status__in', ['failed', 'timed_out'])), fields=['queue', 'status', '-finished_at', '-id'], name='django_jobs_trouble'),
-        ),
-        migrations.AddField(
-            model_name='apitoken',
-            name='user',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='user'),
         ),
         migrations.AddConstraint(
             model_name='count',

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -13,9 +12,8 @@ class ApiToken(models.Model):
     """A secret of a program, kept as a hash only, limited to verbs and queues."""
 
     name = models.CharField(_("name"), max_length=100)
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, verbose_name=_("user"), on_delete=models.CASCADE, null=True, blank=True, related_name="+"
-    )
+    # The primary key as text, no foreign key: users may live in another database, or nowhere.
+    user_id = models.CharField(_("user"), max_length=64, blank=True, default="")
     prefix = models.CharField(_("begins with"), max_length=16, editable=False)  # tells it from others, is not enough to guess it
     digest = models.CharField(max_length=64, unique=True, editable=False)  # SHA-256 of the secret, which is random and long
     verbs = models.JSONField(_("verbs"), default=list, blank=True)
