@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django_jobs.execution.processes import descendants
 from django_jobs.outcomes import Cancelled, ErrorInfo, HandedBack, Outcome, TimedOut
-from django_jobs.worker.board import ENDED_SLOTS, Board, Slot
+from django_jobs.worker.board import ENDED_SLOTS, STARTING, Board, Slot
 from django_jobs.worker.options import VARIABLE, ProcessOptions, WorkerOptions
 
 #: CPU seconds beyond the limit at which the process is killed: the soft stop inside had its chance.
@@ -68,7 +68,7 @@ class Child:
             "PGAPPNAME": self.session_name,
             "PYTHONPATH": os.pathsep.join(path for path in [os.getcwd(), *sys.path] if path),
         }
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *_interpreter_options(), "-m", "django_jobs.worker.start"],
             stdin=subprocess.PIPE,
             env=environment,
@@ -78,21 +78,29 @@ class Child:
             text=True,
             bufsize=1,
         )
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        return process
 
     # -- words
 
     def say(self, line: str) -> None:
-        """Write a line to its standard input; a process that is gone hears nothing."""
+        """Write a line to its standard input. A process that is gone hears nothing, nor does one that reads nothing.
+
+        Never waits: one that is stopped, or whose jobs keep the interpreter, would hold up the supervisor and so the others.
+        """
         with suppress(OSError, ValueError):
             assert self.process.stdin is not None
-            self.process.stdin.write(line + "\n")
-            self.process.stdin.flush()
+            os.write(self.process.stdin.fileno(), f"{line}\n".encode())
 
     def stop(self) -> None:
         """Ask it to drain."""
         if not self.stopping:
             self.stopping = True
             self.say("stop")
+            if self.board.read_header().state != STARTING:  # it would die of it
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(self.process.pid, signal.SIGTERM)  # the same, for one whose standard input is full
 
     def kill(self, reason: str, guilty: dict[UUID, Outcome] | None = None) -> None:
         """Kill it and everything its jobs have started."""

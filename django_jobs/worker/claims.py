@@ -96,8 +96,8 @@ class Claims:
             self._empty.update(wanted)
             return []
         self.queues.refresh(self.connection, now)
-        if self.connection.vendor != "postgresql":
-            self.hands.begin()  # elsewhere a claim is several statements
+        # Never in autocommit: the commit of a claim and the hold of its rows are one message. Elsewhere it is several statements.
+        self.hands.begin(writes=self.connection.vendor != "postgresql")
         claimed: list[Attempt] = []
         for kind in sorted(wanted, key=lambda kind: kind == self._served):
             if claimed:

@@ -23,17 +23,18 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError
 
 from django_jobs import db
 from django_jobs.lifecycle.claim import promote
-from django_jobs.lifecycle.fence import CancelWish, Note, cancel_wishes, tokens_recorded, write_notes
+from django_jobs.lifecycle.fence import Note, tokens_recorded, write_notes
 from django_jobs.lifecycle.record import record
 from django_jobs.lifecycle.recover import unclaim
 from django_jobs.outcomes import Attempt, Event, Finished, HandedBack
+from django_jobs.worker.cancels import Stops, heed_cancels
 from django_jobs.worker.claims import Claims
 from django_jobs.worker.hold import Hands, InHand, boottime
 from django_jobs.worker.options import ControlOptions, Counters
@@ -48,12 +49,6 @@ HAND_BACK_SECONDS = 0.5
 CANCEL_SECONDS = 1.0
 #: Somebody's open transaction has a job locked: its outcome is tried again after this.
 LATER_SECONDS = 2.0
-
-
-class Stops(Protocol):
-    """What the control loop asks of an executor."""
-
-    def cancel(self, token: UUID, reason: str = "") -> bool: ...
 
 
 @dataclass
@@ -94,6 +89,7 @@ class Control:
         self._to_record: list[Finished] = []
         self._later: list[tuple[float, Finished]] = []
         self._uncertain = False  # a commit was sent and its answer never came
+        self._unsaid: list[Event] = []  # what it would have told listeners
         self._notes: dict[UUID, Note] = {}
         self._notes_lock = threading.Lock()
         self._connected = False
@@ -198,15 +194,30 @@ class Control:
         if not self._uncertain:
             return
         pending = {item.attempt.job_id: item.attempt.token for item in self._to_record}
-        landed = tokens_recorded(self.connection, pending)
-        self.hands.drop(landed)
-        self.settled(landed)
-        self._to_record = [item for item in self._to_record if item.attempt.token not in landed]
+        self.hands.drop(self._take_landed(pending))
+        self._unsaid = []  # the others are recorded again
         self.hands.begin()
         given = unclaim(self.connection, self.worker, keep=set(self.hands.items) | set(pending.values()))
         self.hands.hold()
         self.counters.handed_back += given
         self._uncertain = False
+
+    def _take_landed(self, pending: dict[UUID, UUID]) -> set[UUID]:
+        """Settle those outcomes (job id -> token) that were recorded by the commit whose answer was lost; return their tokens."""
+        landed = tokens_recorded(self.connection, pending) if pending else set()
+        self._settle(landed)
+        self._to_record = [item for item in self._to_record if item.attempt.token not in landed]
+        jobs = {job for job, token in pending.items() if token in landed}
+        if events := [event for event in self._unsaid if event.job_id in jobs]:
+            self._unsaid = [event for event in self._unsaid if event.job_id not in jobs]
+            self.dispatch(events)
+        return landed
+
+    def _settle(self, tokens: set[UUID]) -> None:
+        """These outcomes are recorded."""
+        self.settled(tokens)
+        outcomes = [item.outcome for item in self._to_record if item.attempt.token in tokens]
+        self.counters.done += sum(not isinstance(outcome, HandedBack) for outcome in outcomes)
 
     def _disconnect(self, error: BaseException | None) -> None:
         """Start nothing more; what has not begun will be given back after the reconnect."""
@@ -232,9 +243,9 @@ class Control:
         """A statement failed, the session lives: undo the cycle and hold again before anything else. False: reconnect."""
         logger.warning("A cycle of worker %s failed and is undone: %s", self.name, error)
         try:
+            self._uncertain = True  # the failure may have come after the commit, from the statement behind it
             self.hands.undo()
             self.hands.hold(everything=True)
-            self._uncertain = True  # the failure may have come after the commit, from the statement behind it
             self._resolve_uncertain()
         except (DatabaseError, InterfaceError):
             return False
@@ -267,7 +278,7 @@ class Control:
         self._commit(done, later, promoted, claimed, events)
         if self.hands.items and now >= self._next_cancel:
             self._next_cancel = now + CANCEL_SECONDS
-            self._heed_cancels()
+            heed_cancels(self.connection, self.hands, self.executor, self.force_stop)
 
     def _collect(self, now: float) -> None:
         """Gather what is to be recorded: finished attempts, hand-backs, what waited for somebody's lock."""
@@ -341,27 +352,29 @@ class Control:
             # Not in hand until a hold has listed it: what was claimed is looked for after the reconnect.
             hands.drop(attempt.token for attempt in claimed)
             hands.take(item.attempt for item in ours)
+            self._unsaid = events
             raise
         self._uncertain = False
-        recorded, self._to_record = self._to_record, []
-        settled = set(done)
-        self.settled(settled)
+        self._settle(set(done))
+        self._to_record = []
         self._later += later
-        self.counters.done += sum(not isinstance(item.outcome, HandedBack) for item in recorded if item.attempt.token in settled)
         self._start(promoted, claimed)
         if events:
             self.dispatch(events)
 
     def _taken(self, items: Iterable[InHand]) -> None:
         """These attempts were taken over: stop their copies here, and drop their outcomes."""
-        tokens = set()
-        for item in items:
-            logger.warning("Job %s was taken over from worker %s: its copy here is stopped.", item.attempt.job_id, self.name)
+        lost = {item.attempt.token: item.attempt for item in items}
+        if self._uncertain:
+            ended = {item.attempt.token for item in self._to_record}
+            for token in self._take_landed({one.job_id: token for token, one in lost.items() if token in ended}):
+                del lost[token]
+        for attempt in lost.values():
+            logger.warning("Job %s was taken over from worker %s: its copy here is stopped.", attempt.job_id, self.name)
             self.counters.fenced += 1
-            self.executor.cancel(item.attempt.token, "the attempt was taken over")
-            tokens.add(item.attempt.token)
-        self.settled(tokens)
-        self._to_record = [item for item in self._to_record if item.attempt.token not in tokens]
+            self.executor.cancel(attempt.token, "the attempt was taken over")
+        self.settled(lost)
+        self._to_record = [item for item in self._to_record if item.attempt.token not in lost]
 
     def _start(self, promoted: list[Attempt], claimed: list[Attempt]) -> None:
         """Hand attempts to the pool: only those whose token the last hold has listed."""
@@ -383,18 +396,3 @@ class Control:
             self.pool.put(start)
         if any(isinstance(item.outcome, HandedBack) for item in self._to_record):
             self.wake.set()
-
-    # -- cancels
-
-    def _heed_cancels(self) -> None:
-        wishes = cancel_wishes(self.connection, [item.attempt.job_id for item in self.hands.items.values()])
-        by_job: dict[UUID, CancelWish] = {wish.job_id: wish for wish in wishes}
-        for token, item in self.hands.items.items():
-            wish = by_job.get(item.attempt.job_id)
-            if wish is None:
-                continue
-            if not item.cancelled:
-                # False while it has not begun: it is told at the next look.
-                item.cancelled = self.executor.cancel(token, wish.reason or "cancelled on request")
-            if wish.force:
-                self.force_stop(item.attempt, wish.reason or "cancelled on request")

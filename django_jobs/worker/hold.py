@@ -103,9 +103,9 @@ class Hands:
 
     # -- the transaction
 
-    def begin(self) -> None:
-        """Make sure that a transaction is open, for a write."""
-        self.wrote = True
+    def begin(self, *, writes: bool = True) -> None:
+        """Make sure that a transaction is open; `writes`: for a write, which is committed with this cycle."""
+        self.wrote |= writes
         if not self.is_open:
             with self.connection.cursor() as cursor:
                 cursor.execute(self.dialect.begin_sql)

@@ -123,6 +123,7 @@ class Recovery:
                 if death is not None:
                     self._recover(death)
                     self._pending -= 1
+                    death = None  # dealt with, whatever fails behind it
                 self._keep_leases()
                 self._keep_registry()
                 self.is_connected, self.last_error, pause = True, "", 0.1
