@@ -37,6 +37,8 @@ class JsonFormatter(logging.Formatter):
 def configure(process: str, *, as_json: bool, verbosity: int) -> None:
     """Give the package's logger a handler on standard error, unless the project's LOGGING has given it one that is its own."""
     logger = logging.getLogger("django_jobs")
+    for handler in {*logger.handlers, *logging.getLogger().handlers}:
+        _contain(handler)
     if logger.handlers and not as_json:
         return
     handler = logging.StreamHandler(sys.stderr)
@@ -47,3 +49,17 @@ def configure(process: str, *, as_json: bool, verbosity: int) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(_LEVELS.get(verbosity, logging.INFO))
     logger.propagate = False
+
+
+def _contain(handler: logging.Handler) -> None:
+    """Keep an error of a project's handler from whoever logs: in the control loop it would cost the process and its jobs."""
+    handle = handler.handle
+
+    def contained(record: logging.LogRecord) -> bool:
+        try:
+            return bool(handle(record))
+        except Exception:
+            handler.handleError(record)  # prints it to standard error, as `logging` does with errors in formatting
+            return False
+
+    handler.handle = contained  # type: ignore[method-assign]
