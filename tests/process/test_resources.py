@@ -62,7 +62,7 @@ def test_b15_sessions_and_memory_stay_flat_with_every_query_logged(start: Start,
     def look() -> None:
         most.append(sessions())
 
-    run(1_000, some, look)
+    run(300, some, look)
     early = resident_mb(runner.child())
     run(3_000, some, look)
     assert Job.objects.exclude(status=Status.SUCCEEDED).count() == 0
@@ -140,6 +140,8 @@ def test_b16_files_and_zombies_of_isolated_jobs_and_killed_processes(start: Star
     late = [own.using(timeout=0.1, timeout_grace=0.1).enqueue("sleep") for _ in range(4)]
     assert {job.status for job in ended(*several, within=60)} == {Status.SUCCEEDED}
     assert {job.status for job in ended(*late, within=60)} == {Status.TIMED_OUT}
+    until(lambda: len(processes_with(runner.mark)) == 2, "the end of their processes")
+    Use.of(runner).assert_no_more_than(before, runner)
     hogs = [jobs.stubborn.using(timeout=0.1, timeout_grace=0.1, max_attempts=1).enqueue("sleep") for _ in range(2)]
     assert {job.status for job in ended(*hogs, within=60)} == {Status.TIMED_OUT}
     killed = [jobs.die.using(max_attempts=1).enqueue("kill") for _ in range(2)]
