@@ -6,26 +6,27 @@ used.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from django.utils import timezone, translation
 
 from . import conf, retry, serializers, signals
 from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
-from .durations import MAX_SECONDS
+from .db.schema import is_without_tables, without_tables
 from .exceptions import InvalidArguments, InvalidOption
 from .ids import uuid7s
-from .options import PRIORITY_MAX, PRIORITY_MIN
+from .options import PRIORITY_MAX, PRIORITY_MIN, check_moment, shown
 from .queues import check_queue_name
 from .registry import check_is_findable, register
 from .results import DJANGO_STATUS, JobResult, from_row
@@ -87,8 +88,11 @@ class JobsBackend(BaseTaskBackend):
         super().validate_task(task)
         if len(task.module_path) > MAX_TASK_NAME:
             raise InvalidTask(f"The name {task.module_path!r} is longer than {MAX_TASK_NAME} characters.")
-        if task.run_after is not None and _aware(task.run_after) - datetime.now(UTC) > timedelta(seconds=MAX_SECONDS):
-            raise InvalidTask("run_after is out of range: a hundred years ahead are the most.")
+        if task.run_after is not None:
+            try:
+                check_moment(_aware(task.run_after), "run_after")
+            except InvalidOption as error:
+                raise InvalidTask(str(error)) from error
 
     def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:
         """Store a job in the transaction that is open on the jobs' database, and return its result.
@@ -147,7 +151,7 @@ class JobsBackend(BaseTaskBackend):
             results = [template.result(job) for job in jobs]
 
             def insert_late() -> None:
-                enqueue.insert(jobs, using=template.using)
+                _insert(jobs, template.using)
                 for job, result in zip(jobs, results, strict=True):
                     object.__setattr__(result, "enqueued_at", job.enqueued_at)
                 _tell(type(self), results)
@@ -156,7 +160,7 @@ class JobsBackend(BaseTaskBackend):
             return results
         if len(connections.settings) > 1:
             _warn_of_other_transaction(template.using)
-        enqueue.insert(jobs, using=template.using)
+        _insert(jobs, template.using)
         results = [template.result(job) for job in jobs]
         _tell(type(self), results)
         return results
@@ -174,6 +178,18 @@ class JobsBackend(BaseTaskBackend):
         except (Job.DoesNotExist, ValueError):
             raise TaskResultDoesNotExist(result_id) from None
         return from_row(job, JobAttempt.objects.using(self.using).filter(job=job.pk).order_by("number") if job.starts else ())
+
+
+def _insert(jobs: Sequence[NewJob], using: str) -> None:
+    """Store `jobs`; where the tables are missing, the error says what to do."""
+    from .lifecycle import enqueue
+
+    try:
+        enqueue.insert(jobs, using=using)
+    except DatabaseError as error:
+        if not is_without_tables(error):
+            raise
+        raise type(error)(f"{without_tables(using)} {error}") from error
 
 
 class Template:
@@ -262,12 +278,16 @@ _COPIED = (
 class Call:
     """Checks arguments against the signature of a task's function; most calls without `Signature.bind`, which is slow."""
 
-    __slots__ = ("name", "required", "signature", "total")
+    __slots__ = ("name", "names", "required", "signature", "total")
 
     def __init__(self, task: Task[..., Any]) -> None:
         parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
         self.signature = inspect.Signature(parameters)
         self.name = task.name
+        #: What may be given by name; None: anything.
+        self.names: list[str] | None = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if any(p.kind == p.VAR_KEYWORD for p in parameters):
+            self.names = None
         plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         is_simple = len(plain) == len(parameters)
         self.total = len(plain) if is_simple else -1
@@ -280,7 +300,17 @@ class Call:
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidArguments(f"{self.name}(): {error}.") from None
+            raise InvalidArguments(f"{self.name}(): {self._unknown(kwargs) or error}.") from None
+
+    def _unknown(self, kwargs: Mapping[str, Any]) -> str:
+        """Return what is wrong with the names, which explains more than what is then missing; empty if nothing is."""
+        names = self.names
+        wrong = [] if names is None else [str(name) for name in kwargs if name not in names]
+        if not wrong or names is None:
+            return ""
+        if near := difflib.get_close_matches(wrong[0], names, 1):
+            return f"got an unexpected keyword argument {shown(wrong[0])} (did you mean {near[0]!r}?)"
+        return f"got an unexpected keyword argument {shown(wrong[0])}: it takes {', '.join(names) if names else 'none'}"
 
 
 _calls: dict[Callable[..., Any], Call] = {}

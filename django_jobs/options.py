@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Literal, NoReturn
 
+from django.db import connections
+
 from . import retry, serializers
 from .durations import MAX_SECONDS, parse_duration
 from .exceptions import InvalidOption
@@ -18,6 +20,8 @@ MAX_DESCRIPTION: Final = 255
 MAX_TAG: Final = 100
 #: The greatest value of an integer column on every database.
 MAX_INTEGER: Final = 2**31 - 1
+#: No moment before this: none is meant, and some databases store what Python can't read back.
+EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 SERIALIZERS: Final = ("json", "typed")
 
@@ -85,12 +89,22 @@ def moment(value: Any, field: str) -> datetime | timedelta | None:
     if value is None:
         return None
     if isinstance(value, datetime):
-        if value.tzinfo is None or value.utcoffset() is None:
-            raise InvalidOption(field, f"must be an aware datetime, but {value!r} has no time zone.")
-        if (value - datetime.now(UTC)).total_seconds() > MAX_SECONDS:
-            raise InvalidOption(field, f"{value.isoformat()} is out of range: a hundred years ahead are the most.")
-        return value
+        return check_moment(value, field)
     return timedelta(seconds=seconds(value, field))
+
+
+def check_moment(value: datetime, field: str) -> datetime:
+    """Return `value` if it is aware, not before 1970 and at most a hundred years ahead. Else raise `InvalidOption`.
+
+    So every database can store it, and Python can read it back in any time zone.
+    """
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidOption(field, f"must be an aware datetime, but {value!r} has no time zone.")
+    if (value - datetime.now(UTC)).total_seconds() > MAX_SECONDS:
+        raise InvalidOption(field, f"{value.isoformat()} is out of range: a hundred years ahead are the most.")
+    if value < EARLIEST:
+        raise InvalidOption(field, f"{value.isoformat()} is out of range: the year 1970 is the earliest.")
+    return value
 
 
 def _count(value: Any, field: str) -> int:
@@ -121,13 +135,19 @@ def _retry_for(value: Any, field: str) -> tuple[type[BaseException], ...]:
     return classes
 
 
+def shown(value: Any, most: int = 60) -> str:
+    """Return `value` as a message shows it, cut to `most` characters: whatever somebody passed, the message stays a line."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def _tags(value: Any, field: str) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidOption(field, f"must be a list of strings, not {value!r}.")
     tags = tuple(dict.fromkeys(value))
     for tag in tags:
         if not isinstance(tag, str) or not tag.strip() or len(tag) > MAX_TAG:
-            raise InvalidOption(field, f"{tag!r} is no tag: use strings of 1 to {MAX_TAG} characters.")
+            raise InvalidOption(field, f"{shown(tag)} is no tag: use strings of 1 to {MAX_TAG} characters.")
     _json(list(tags), field)
     return tags
 
@@ -177,7 +197,12 @@ def _flag(value: Any, field: str) -> bool:
 
 
 def _flag_or_alias(value: Any, field: str) -> bool | str:
-    return value if isinstance(value, str) and value else _flag(value, field)
+    if not isinstance(value, str):
+        return _flag(value, field)
+    if value not in connections.settings:
+        known = ", ".join(sorted(connections.settings))
+        raise InvalidOption(field, f"there is no database {shown(value)}: use True, or one of {known}.")
+    return value
 
 
 def _callable(value: Any, field: str) -> Callable[..., Any] | None:
@@ -209,5 +234,18 @@ CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "enqueue_on_commit": _flag_or_alias,
     "description": _description,
 }
+
+#: Options of the function and not of a job: they are not stored with it, so a worker takes them from the declared task.
+DECLARED: Final = frozenset({"retry_for", "on_success", "on_failure", "atomic", "isolate"})
+
+
+def refuse_declared(changes: Mapping[str, Any]) -> None:
+    """Raise `InvalidOption` if `changes`, meant for single jobs, has an option that no job carries."""
+    for name, value in changes.items():
+        if name in DECLARED:
+            raise InvalidOption(name, "declare it in @job: it belongs to the function, and using() changes what a job carries.")
+        if name == "backoff" and callable(value):
+            raise InvalidOption(name, "declare a function in @job: a job carries seconds, a list or a dict.")
+
 
 SerializerName = Literal["json", "typed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from asgiref.sync import sync_to_async
 from . import conf, serializers
 from .compat import Task, TaskError, TaskResult, TaskResultStatus
 from .exceptions import InvalidTransition, JobDoesNotExist, JobsError, UnknownTask, WaitTimeout
+from .options import shown
 from .outcomes import Attempt
 from .registry import find_task
 from .statuses import FINAL, Move, Status, sources
@@ -128,7 +130,8 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         """Wait until the job has finished, however it ends, and return this result, refreshed.
 
         Looks often at first, then twice a second. Raises `WaitTimeout` after `timeout` seconds; None waits for ever. Within
-        a transaction this is of no use for a job enqueued there: no worker sees it before the commit.
+        a transaction this is of no use for a job enqueued there: no worker sees it before the commit. Raises TypeError for a
+        `timeout` that is no number.
         """
         deadline, pause = _deadline(timeout), _FIRST_LOOK
         while not self._look():
@@ -171,6 +174,7 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         """
         from .lifecycle import control
 
+        _check_text(reason=reason, by=by)
         report = control.cancel([self.job_id], by=by, reason=reason, force=force, using=self.using)
         return self._tell(report, Move.CANCEL, Status.CANCELLED)
 
@@ -181,6 +185,7 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         """
         from .lifecycle import control
 
+        _check_text(reason=reason, by=by)
         report = control.requeue([self.job_id], by=by, reason=reason, using=self.using)
         return self._tell(report, Move.REQUEUE, Status.READY)
 
@@ -204,7 +209,17 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
 
 
 def _deadline(timeout: float | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + timeout
+    if timeout is None:
+        return float("inf")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
+        raise TypeError(f"timeout must be a number of seconds, or None to wait for ever, not {shown(timeout)}")
+    return time.monotonic() + timeout
+
+
+def _check_text(**texts: Any) -> None:
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be text, not {shown(value)}")
 
 
 def for_attempt(task: Task[P, R], attempt: Attempt) -> JobResult[P, R]:

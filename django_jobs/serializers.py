@@ -180,7 +180,7 @@ class Copier:
         hint = next((_HINTS[base.__name__] for base in kind.__mro__ if base.__name__ in _HINTS), "")
         if not hint and any(f"{base.__module__}.{base.__name__}" == "django.db.models.base.Model" for base in kind.__mro__):
             hint = "pass its primary key, or use serializer='typed'"
-        return Refused(f"Unsupported type: a {_name(kind)} can't be stored as JSON" + (f": {hint}" if hint else ""))
+        return Refused(f"Unsupported type: {_a(_name(kind))} can't be stored as JSON" + (f": {hint}" if hint else ""))
 
     def too_large(self) -> Refused:
         """Return the refusal of a value that is too large."""
@@ -192,6 +192,10 @@ class Copier:
             return
         if len(dumps(plain).encode()) > self.max_bytes:
             raise self.too_large()
+
+
+def _a(word: str) -> str:
+    return f"{'an' if word[:1] in 'aeiouAEIOU' else 'a'} {word}"
 
 
 def _name(kind: type) -> str:

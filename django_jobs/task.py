@@ -44,8 +44,27 @@ Duration = timedelta | int | float | str
 Backoff = int | float | list[float] | tuple[float, ...] | Mapping[int, float | tuple[float, float]] | Callable[..., float | None]
 
 
-class TaskOptions(TypedDict, total=False):
-    """What `job` and `using` take beside Django's own arguments. Where they say nothing, the queue does, else the settings.
+class JobOptions(TypedDict, total=False):
+    """What `job` and `using` take beside Django's own arguments: what a job carries. See `TaskOptions`."""
+
+    max_attempts: int | Unset | None
+    backoff: Backoff | None
+    timeout: Duration | None
+    timeout_grace: Duration | None
+    heartbeat_timeout: Duration | None
+    cpu_timeout: Duration | None
+    start_by: Moment | None
+    max_deaths: int | None
+    retention: Duration | Mapping[str, Duration | None] | None
+    tags: Iterable[str]
+    metadata: Mapping[str, Any]
+    serializer: options.SerializerName
+    enqueue_on_commit: bool | str
+    description: str
+
+
+class TaskOptions(JobOptions, total=False):
+    """What `job` takes beside Django's own arguments. Where it says nothing, the queue does, else the settings.
 
     * `max_attempts`: starts at most, whatever ends them; None for no bound.
     * `backoff`: the pause before the next attempt: seconds; a list of them, whose last one repeats; a dict from attempt to
@@ -64,27 +83,16 @@ class TaskOptions(TypedDict, total=False):
     * `on_success`, `on_failure`: functions called after the final outcome, which they can't change.
     * `enqueue_on_commit`: enqueue only when the open transaction of the default database (or of the alias given) commits:
       for jobs that live in another database than the data that they are about.
+
+    `retry_for`, `atomic`, `isolate`, the hooks and a `backoff` that is a function belong to the function: no job carries them,
+    so `using` refuses them.
     """
 
-    max_attempts: int | Unset | None
-    backoff: Backoff | None
     retry_for: Iterable[type[BaseException]] | type[BaseException]
-    timeout: Duration | None
-    timeout_grace: Duration | None
-    heartbeat_timeout: Duration | None
-    cpu_timeout: Duration | None
-    start_by: Moment | None
-    max_deaths: int | None
-    retention: Duration | Mapping[str, Duration | None] | None
-    tags: Iterable[str]
-    metadata: Mapping[str, Any]
-    serializer: options.SerializerName
     atomic: bool
     isolate: bool
     on_success: Callable[..., Any] | None
     on_failure: Callable[..., Any] | None
-    enqueue_on_commit: bool | str
-    description: str
 
 
 class Arguments:
@@ -160,16 +168,17 @@ class JobTask(_TaskBase[P, R]):
         queue_name: str | None = None,
         run_after: Moment | None = None,
         backend: str | None = None,
-        **changes: Unpack[TaskOptions],
+        **changes: Unpack[JobOptions],
     ) -> JobTask[P, R]:
         """Return this task with other options; this one stays as it is.
 
         `run_after` takes an aware datetime, or a timedelta, a number of seconds or a string such as "1h30m", which count
         from the enqueue by the database's clock; 0 takes a start time off again. As in Django, None for these four leaves
-        them as they are. Any option of `job` may be given; there None has its meaning. Raises `InvalidTask` or
-        `InvalidOption`.
+        them as they are. Any option of `JobOptions` may be given; there None has its meaning. Raises `InvalidTask` or
+        `InvalidOption`, the latter also for options that belong to the function (see `TaskOptions`).
         """
         _check_names(changes)
+        options.refuse_declared(changes)
         new: dict[str, Any] = dict(changes)
         for name, value in (("priority", priority), ("queue_name", queue_name), ("backend", backend)):
             if value is not None:
@@ -177,6 +186,17 @@ class JobTask(_TaskBase[P, R]):
         if run_after is not None:
             new["run_after"], new["delay"] = _start(run_after, task_backends[backend or self.backend])
         return replace(self, **new)
+
+    # Django's own take `self` by name as well, and so no argument of the function's that is called so.
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult[P, R]:
+        """Store a job in the caller's transaction, with these arguments for the function, and return its result."""
+        result: JobResult[P, R] = self.get_backend().enqueue(self, args, kwargs)
+        return result
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult[P, R]:
+        """See `enqueue`."""
+        result: JobResult[P, R] = await self.get_backend().aenqueue(self, args, kwargs)
+        return result
 
     def enqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult[P, R]]:
         """Store a job for each of `calls`, all or none, in one statement for each thousand. Return the results in the same order.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone, translation
@@ -339,3 +339,32 @@ def test_language_and_time_zone_travel_where_they_are_not_the_usual() -> None:
 def test_what_the_project_captures_travels_too() -> None:
     with override_settings(DJANGO_JOBS={"CONTEXT": [(tagger, restore)]}):
         assert add.enqueue(1).job.context == {"tests.test_backend.tagger": "tenant-1"}
+
+
+def test_an_argument_that_there_is_not_is_named_although_another_is_missing() -> None:
+    with pytest.raises(InvalidArguments, match=r"unexpected keyword argument 'price': it takes a, b\.$"):
+        add.enqueue(price=3)
+    with pytest.raises(InvalidArguments, match="missing a required argument: 'a'"):
+        add.enqueue(b=1)
+    with pytest.raises(InvalidArguments, match=r"unexpected keyword argument 'prce' \(did you mean 'price'\?\)"):
+        double.enqueue(prce=3)
+
+
+def test_an_argument_may_be_called_self() -> None:
+    with pytest.raises(InvalidArguments, match="unexpected keyword argument 'self'"):
+        add.enqueue(self=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_enqueue_without_tables_says_what_to_do() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE django_jobs_job RENAME TO elsewhere")
+    try:
+        with pytest.raises(DatabaseError, match=r"'default' has no tables of django_jobs, or old ones: run manage\.py migrate"):
+            add.enqueue(1, 2)
+        with pytest.raises(DatabaseError, match=r"run manage\.py migrate"):
+            add.enqueue_many([(1, 2), (3, 4)])
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO django_jobs_job")
+    assert add.enqueue(1, 2).job_status == Status.READY

@@ -240,3 +240,23 @@ def test_a_look_up_takes_one_query_before_the_first_start_and_two_after(django_a
     run_jobs()
     with django_assert_num_queries(2):
         backend.get_result(result.id)
+
+
+@pytest.mark.parametrize("value", [5, None, ["why"], b"why"])
+def test_a_reason_is_text(value: Any) -> None:
+    result = add.enqueue(1)
+    for call in (result.cancel, result.requeue):
+        with pytest.raises(TypeError, match=r"^reason must be text, not"):
+            call(value)
+        with pytest.raises(TypeError, match=r"^by must be text, not"):
+            call(by=value)
+    assert result.job.status == Status.READY
+
+
+@pytest.mark.parametrize("value", ["a", "5", True, float("nan"), [1]])
+def test_the_end_of_a_wait_is_a_number_of_seconds(value: Any) -> None:
+    result = add.enqueue(1)
+    with pytest.raises(TypeError, match=r"^timeout must be a number of seconds"):
+        result.wait(value)
+    with pytest.raises(TypeError, match=r"^timeout must be a number of seconds"):
+        async_to_sync(result.await_result)(value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import django_jobs
 from django_jobs import job
 from django_jobs.compat import InvalidTask, Task
 from django_jobs.exceptions import InvalidOption, UnknownTask
-from django_jobs.options import UNSET
+from django_jobs.options import CHECKS, DECLARED, UNSET
 from django_jobs.registry import find_task, import_errors, registered
 from django_jobs.task import JobTask
 from tests.support.tasks import Holder, add, after_commit
@@ -133,7 +134,7 @@ def test_b33_a_delay_that_can_not_be_meant_is_refused(value: Any) -> None:
 def test_b33_a_naive_time_and_one_far_ahead_are_refused() -> None:
     with pytest.raises(InvalidTask, match="run_after must be an aware datetime"):
         add.using(run_after=datetime(2030, 1, 1))
-    with pytest.raises(InvalidTask, match="run_after is out of range"):
+    with pytest.raises(InvalidTask, match=r"run_after: .* is out of range"):
         add.using(run_after=datetime(9999, 12, 31, tzinfo=UTC))
 
 
@@ -240,3 +241,71 @@ def test_the_package_exports_lazily_and_loads_no_model() -> None:
 
 def test_a_lone_true_for_enqueue_on_commit_is_kept() -> None:
     assert after_commit.enqueue_on_commit is True
+
+
+# -- moments, and options that no job carries
+
+#: Before the year 1 in UTC: PostgreSQL stores it, and nothing in Python can read it back.
+BEFORE_ALL = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
+AFTER_ALL = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-14)))
+OLD = datetime(1969, 12, 31, 23, 59, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("moment", [BEFORE_ALL, AFTER_ALL, OLD])
+def test_a_moment_that_can_not_be_read_back_is_refused_before_any_sql(moment: datetime) -> None:
+    with pytest.raises(InvalidTask, match=r"^run_after: .* is out of range"):
+        add.using(run_after=moment)
+    with pytest.raises(InvalidOption, match=r"^start_by: .* is out of range"):
+        add.using(start_by=moment)
+    with pytest.raises(InvalidOption, match=r"^start_by: .* is out of range"):
+        job(start_by=moment)(plain)
+
+
+def test_the_first_moment_of_1970_will_do() -> None:
+    moment = datetime(1970, 1, 1, tzinfo=UTC)
+    assert add.using(run_after=moment, start_by=moment).start_by == moment
+
+
+def hook(result: Any) -> None:
+    """Serve as a function that belongs to another function."""
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("retry_for", [OSError]),
+        ("on_success", hook),
+        ("on_failure", hook),
+        ("atomic", True),
+        ("isolate", True),
+        ("backoff", hook),
+    ],
+)
+def test_an_option_that_no_job_carries_is_refused_by_using(option: str, value: Any) -> None:
+    with pytest.raises(InvalidOption, match=rf"^{option}: declare .* in @job") as raised:
+        add.using(**{option: value})
+    assert raised.value.field == option
+    declared = job(**{option: value})(plain)
+    assert getattr(declared.using(priority=5), option) == getattr(declared, option) != getattr(add, option)
+
+
+def test_every_option_is_either_stored_with_the_job_or_refused_by_using() -> None:
+    from django_jobs.lifecycle.enqueue import JobSpec
+
+    stored = {item.name for item in fields(JobSpec)}
+    at_the_enqueue = {"enqueue_on_commit"}
+    refused = set(CHECKS) - stored - at_the_enqueue
+    assert refused == DECLARED
+    assert stored & DECLARED == set()
+
+
+def test_a_tag_that_is_too_long_is_not_shown_whole() -> None:
+    with pytest.raises(InvalidOption, match="is no tag") as raised:
+        add.using(tags=["x" * 5_000])
+    assert len(str(raised.value)) < 200
+
+
+def test_a_database_that_there_is_not_is_no_place_to_wait_for_a_commit() -> None:
+    with pytest.raises(InvalidOption, match=r"^enqueue_on_commit: there is no database 'nope'.*default"):
+        job(enqueue_on_commit="nope")(plain)
+    assert job(enqueue_on_commit="default")(plain).enqueue_on_commit == "default"

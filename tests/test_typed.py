@@ -172,7 +172,7 @@ def test_the_arguments_of_a_call_are_a_list_and_a_tuple_among_them_is_a_tuple() 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ([object()], "a object"),
+        ([object()], "an object"),
         ([math.nan], "nan"),
         (["a\x00"], "NUL"),
         ([{("a\x00",): 1}], "NUL"),
