@@ -13,7 +13,6 @@ from django.utils.functional import cached_property
 from django.utils.module_loading import import_string
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.metadata import BaseMetadata
-from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -27,7 +26,7 @@ from .authentication import TokenAuthentication
 from .errors import ApiError, handler, invalid, not_found
 from .parsers import StrictJSONParser
 from .permissions import Caller, HasVerb, forbidden
-from .rendering import renderers
+from .rendering import Negotiation, renderers
 
 if TYPE_CHECKING:
     from ..models.job import JobQuerySet
@@ -61,7 +60,7 @@ class JobsView(APIView):
 
     permission_classes = (HasVerb,)
     parser_classes = (StrictJSONParser,)
-    content_negotiation_class = DefaultContentNegotiation
+    content_negotiation_class = Negotiation
     metadata_class = Metadata
     versioning_class = None
 

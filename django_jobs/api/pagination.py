@@ -37,11 +37,12 @@ def page(
     parts: Sequence[Segment] = (),
     order: Sequence[str] = ("-id",),
     render: Callable[[Any], Any],
+    prepare: Callable[[list[Any]], None] | None = None,
 ) -> Response:
     """Answer with the page of `rows` that the query's `cursor` and `page_size` ask for.
 
     `parts`: pieces of a list of jobs, each in its own order, shown one after the other. Without: the whole of `rows` in `order`,
-    of columns without nulls, the last of them unique. Raises `ApiError` for a cursor or a size that is none.
+    of columns without nulls, the last of them unique. `prepare` gets the page's rows before they are rendered. Raises `ApiError` for a cursor or a size that is none.
     """
     pieces = list(parts) or [Segment(_WHOLE, "", Q(), tuple(order))]
     size = page_size(view)
@@ -56,6 +57,8 @@ def page(
         found += ((index, row) for row in queryset[: size + 1 - len(found)])
         index += 1
     shown = found[:size]
+    if prepare is not None:
+        prepare([row for _index, row in shown])
     following = None
     if len(found) > size:
         following = replace_query_param(view.request.build_absolute_uri(), "cursor", _cursor(pieces[shown[-1][0]], shown[-1][1]))

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from ..lifecycle.tokens import VERBS as TOKEN_VERBS
 from ..models import ApiToken
 from ..models.selection import in_queue
-from ..models.visibility import visible_jobs
+from ..models.visibility import is_narrowed, visible_jobs
 from .errors import ApiError
 
 if TYPE_CHECKING:
@@ -98,6 +98,11 @@ class Caller:
     def queues(self) -> tuple[str, ...]:
         """The names and subtrees (`name.*`) that bound the caller; empty: no bound."""
         return tuple(self.token.queues) if self.token is not None else ()
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there may be jobs that the caller does not see: then no number that counts every job is for them."""
+        return bool(self.queues) or (is_narrowed() and not getattr(self.user, "is_superuser", False))
 
     def sees(self, queue: str) -> bool:
         """Whether the caller's bounds take in the queue `queue`."""

@@ -1,11 +1,14 @@
-"""Answers as JSON; as REST framework's browsable pages where that is installed as an app."""
+"""Answers as JSON; as REST framework's browsable pages where that is installed as an app; as plain text where a view has some."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from django.apps import apps
+from rest_framework.exceptions import NotAcceptable
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer, JSONRenderer
 from rest_framework.utils.encoders import JSONEncoder
 
@@ -31,6 +34,27 @@ class JobsBrowsableRenderer(BrowsableAPIRenderer):
     def get_default_renderer(self, view: Any) -> BaseRenderer:
         """Show JSON, indented."""
         return JobsJSONRenderer()
+
+
+class TextRenderer(BaseRenderer):
+    """Text as it is; an error as JSON text."""
+
+    media_type, format, charset = "text/plain", "txt", "utf-8"
+
+    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> str | bytes:
+        """Return `data`."""
+        return data if isinstance(data, str) else bytes(JobsJSONRenderer().render(data))
+
+
+class Negotiation(DefaultContentNegotiation):
+    """REST framework's, but a `?format=` that does not exist is a 406, not an address that does not exist."""
+
+    def filter_renderers(self, renderers: Sequence[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002 - its name there
+        """Return the renderers of this format."""
+        found = [renderer for renderer in renderers if renderer.format == format]
+        if not found:
+            raise NotAcceptable(f"The formats are {', '.join(str(renderer.format) for renderer in renderers)}.")
+        return found
 
 
 def time_text(moment: datetime | None) -> str | None:
