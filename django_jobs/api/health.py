@@ -99,9 +99,8 @@ def check_workers(sees: Callable[[str], bool], *, using: str) -> Check:
     patterns = [tuple(row) for row in alive.values_list("queues", flat=True) if isinstance(row, list)]
     lost = [queue for queue in queues if not any(_serves(served, queue) for served in patterns)]
     if not lost:
-        return Check(
-            "workers", True, f"{len(queues)} queues have work; somebody works on each." if queues else "No queue has work."
-        )
+        found = f"Queues with work: {len(queues)}; somebody works on each." if queues else "No queue has work."
+        return Check("workers", True, found)
     return Check("workers", False, f"Nobody works on {_named(lost)}: start a worker (manage.py runjobs).")
 
 
@@ -163,16 +162,15 @@ class HealthView(JobsView):
 
     def handle_exception(self, exc: Exception) -> Response:
         """Answer in the usual shape of this endpoint if it is the database that is away."""
-        answer = None if isinstance(exc, _Away) else as_api_error(exc)
-        if answer is None and not isinstance(exc, _Away) or answer is not None and answer.status_code != 503:
+        answer = as_api_error(exc)
+        if not isinstance(exc, _Away) and (answer is None or answer.status_code != 503):
             return super().handle_exception(exc)
-        return _answer(
-            [Check("database", False, f"It does not answer: {self.trouble}" if self.trouble else "It does not answer.")]
-        )
+        why = f"It does not answer: {self.trouble}" if self.trouble else "It does not answer."
+        return _answer([Check("database", False, why)])
 
     def get(self, request: Request) -> Response:
         """Return `{"status": "healthy" | "unhealthy", "checks": [{name, ok, message}]}`; 503 if it is not healthy."""
-        may_view = request.user is not None and request.user.is_authenticated and self.caller.may("view")
+        may_view = getattr(request.user, "is_authenticated", False) and self.caller.may("view")
         sees = self.caller.sees if may_view else lambda queue: True
         checks = [
             Check("database", True, "It answers."),
@@ -189,7 +187,7 @@ class _Away(Exception):
 
 def _answer(checks: list[Check]) -> Response:
     is_healthy = all(check.ok for check in checks)
-    body = {"status": "healthy" if is_healthy else "unhealthy", "checks": [check.as_dict() for check in checks]}
+    body: dict[str, Any] = {"status": "healthy" if is_healthy else "unhealthy", "checks": [check.as_dict() for check in checks]}
     if not is_healthy:
         body["error"] = {
             "code": "unavailable",

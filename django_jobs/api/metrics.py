@@ -12,13 +12,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from .. import __version__, db, stats
-from ..models import JobLock, Leader, Worker
+from ..models import TOTALS, JobLock, Leader, Worker
 from .base import JobsView
 from .permissions import Caller
 from .rendering import JobsJSONRenderer, TextRenderer
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+_PAST: Final = {"succeeded": "ended as succeeded", "failed": "ended as failed", "timed_out": "ended as timed out"}
 #: Labels and a value.
 Sample = tuple[Mapping[str, str], float]
 
@@ -47,15 +48,17 @@ def _number(value: float) -> str:
 
 
 def families(caller: Caller, *, using: str) -> Iterator[Family]:
-    """Return the metrics that the caller may know: of the whole only if there is nothing that the caller does not see."""
+    """Return the metrics of the caller's queues; of workers and services only for callers without bounds."""
     yield Family("django_jobs_build_info", "gauge", "The version that answers.", [({"version": __version__}, 1)])
     yield Family("django_jobs_jobs", "gauge", "Jobs by queue and status.", _jobs(caller, using))
     yield Family("django_jobs_attempts", "gauge", "Attempts in hand, by queue and by who has them.", _attempts(caller, using))
-    if caller.is_bounded:
-        return
-    for name, value in stats.totals(using).items():
+    totals = {queue: numbers for queue, numbers in stats.queue_totals(using).items() if caller.sees(queue)}
+    for name in TOTALS:
         what = name.removeprefix("total_")
-        yield Family(f"django_jobs_{what}_total", "counter", f"How often a job was {what.replace('_', ' ')}.", [({}, value)])
+        samples = [({"queue": queue}, numbers[name]) for queue, numbers in totals.items()]
+        yield Family(f"django_jobs_{what}_total", "counter", f"How often jobs were {_PAST.get(what, what)}.", samples)
+    if caller.queues:
+        return
     yield from _workers(using)
     yield from _services(using)
 
@@ -75,7 +78,7 @@ def _attempts(caller: Caller, using: str) -> Iterator[Sample]:
 def _workers(using: str) -> Iterator[Family]:
     alive = Worker.objects.using(using).filter(stopped_at__isnull=True)
     rows = alive.order_by("kind").values("kind").annotate(number=Count("pk"), slot_sum=Sum("slots"), running_sum=Sum("running"))
-    found = [({"kind": row["kind"]}, row) for row in rows]
+    found: list[tuple[dict[str, str], dict[str, Any]]] = [({"kind": row["kind"]}, dict(row)) for row in rows]
     for name, key, text in (
         ("workers", "number", "Worker processes that have not stopped."),
         ("worker_slots", "slot_sum", "Jobs that they can run at once."),
@@ -112,5 +115,6 @@ class MetricsView(JobsView):
 
     def get(self, request: Request) -> Response:
         """Return the text."""
+        self.require_numbers()
         lines = [line for family in families(self.caller, using=self.using) for line in family.lines()]
         return Response("\n".join([*lines, ""]), content_type=CONTENT_TYPE)

@@ -42,7 +42,8 @@ def page(
     """Answer with the page of `rows` that the query's `cursor` and `page_size` ask for.
 
     `parts`: pieces of a list of jobs, each in its own order, shown one after the other. Without: the whole of `rows` in `order`,
-    of columns without nulls, the last of them unique. `prepare` gets the page's rows before they are rendered. Raises `ApiError` for a cursor or a size that is none.
+    of columns without nulls, the last of them unique. `prepare` gets the page's rows before they are rendered. Raises
+    `ApiError` for a cursor or a size that is none.
     """
     pieces = list(parts) or [Segment(_WHOLE, "", Q(), tuple(order))]
     size = page_size(view)

@@ -100,9 +100,9 @@ class Caller:
         return tuple(self.token.queues) if self.token is not None else ()
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether there may be jobs that the caller does not see: then no number that counts every job is for them."""
-        return bool(self.queues) or (is_narrowed() and not getattr(self.user, "is_superuser", False))
+    def sees_every_job(self) -> bool:
+        """Whether the project's `VISIBLE_TO` hides nothing: else no number that was counted for everybody is for the caller."""
+        return not is_narrowed() or bool(getattr(self.user, "is_superuser", False))
 
     def sees(self, queue: str) -> bool:
         """Whether the caller's bounds take in the queue `queue`."""

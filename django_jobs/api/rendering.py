@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,11 +49,12 @@ class TextRenderer(BaseRenderer):
 class Negotiation(DefaultContentNegotiation):
     """REST framework's, but a `?format=` that does not exist is a 406, not an address that does not exist."""
 
-    def filter_renderers(self, renderers: Sequence[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002 - its name there
+    def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:  # noqa: A002 - its name there
         """Return the renderers of this format."""
-        found = [renderer for renderer in renderers if renderer.format == format]
+        known = list(renderers)
+        found = [renderer for renderer in known if renderer.format == format]
         if not found:
-            raise NotAcceptable(f"The formats are {', '.join(str(renderer.format) for renderer in renderers)}.")
+            raise NotAcceptable(f"The formats are {', '.join(str(renderer.format) for renderer in known)}.")
         return found
 
 

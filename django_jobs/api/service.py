@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from .. import __version__, db, stats
 from ..conf import jobs_settings
-from ..models import Job, JobLock, Worker
+from ..models import TOTALS, Job, JobLock, Queue, Worker
 from ..statuses import Status
 from .base import PAGE_QUERY, JobsView
 from .errors import ApiError, invalid
@@ -76,24 +76,25 @@ class InfoView(JobsView):
     def get(self, request: Request) -> Response:
         """Return `{"queues": {queue: {status: n}}, "jobs": {status: n}, "statistics": {"total_jobs_created": n, ...}}`.
 
-        A caller who does not see every queue gets no statistics, which are of all queues.
+        Of the queues that the caller sees: those with jobs, and those declared as rows. Statistics only rise.
         """
-        caller = self.caller
-        if caller.is_bounded and not caller.queues:
-            raise ApiError(403, "forbidden", "You see a part of the jobs: numbers count all of them, so they are for superusers.")
+        self.require_numbers()
+        sees, names = self.caller.sees, Queue.objects.using(self.using).values_list("name", flat=True)
+        counts = dict.fromkeys(names, dict[str, int]()) | stats.queue_counts(self.using)
         queues = {
-            queue: {status.value: counts.get(status.value, 0) for status in Status}
-            for queue, counts in sorted(stats.queue_counts(self.using).items())
-            if caller.sees(queue)
+            queue: {status.value: counts[queue].get(status.value, 0) for status in Status}
+            for queue in sorted(counts)
+            if sees(queue)
         }
-        jobs: Counter[str] = Counter({status.value: 0 for status in Status})
-        for counts in queues.values():
-            jobs.update(counts)
-        answer: dict[str, Any] = {"queues": queues, "jobs": dict(jobs)}
-        if not caller.is_bounded:
-            totals = stats.totals(self.using)
-            answer["statistics"] = {f"total_jobs_{name.removeprefix('total_')}": value for name, value in totals.items()}
-        return Response(answer)
+        jobs = Counter({status.value: 0 for status in Status})
+        for numbers in queues.values():
+            jobs.update(numbers)
+        totals = Counter(dict.fromkeys(TOTALS, 0))
+        for queue, numbers in stats.queue_totals(self.using).items():
+            if sees(queue):
+                totals.update(numbers)
+        statistics = {f"total_jobs_{name.removeprefix('total_')}": value for name, value in totals.items()}
+        return Response({"queues": queues, "jobs": jobs, "statistics": statistics})
 
 
 class WorkersView(JobsView):
