@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
 
@@ -15,8 +16,13 @@ class DjangoJobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import the checks and every installed app's `tasks` and `jobs` modules, so that tasks are registered."""
+        """Import the checks and every installed app's `tasks` and `jobs` modules, so that tasks are registered.
+
+        Have the declared queues made after each migration.
+        """
         from . import checks  # noqa: F401
+        from .lifecycle.declare import after_migrate
         from .task import autodiscover
 
+        post_migrate.connect(after_migrate, sender=self, dispatch_uid="django_jobs.declare")
         autodiscover()

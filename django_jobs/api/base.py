@@ -144,9 +144,7 @@ class JobsView(APIView):
     def require_numbers(self) -> None:
         """Raise 403 if there may be jobs in the caller's queues that the caller does not see: numbers count them all."""
         if not self.caller.sees_every_job:
-            raise ApiError(
-                403, "forbidden", "You see a part of the jobs, and numbers count all of them: they are for superusers."
-            )
+            raise ApiError(403, "forbidden", "You see a part of the jobs; numbers count them all, so they are for superusers.")
 
     def body(self, allowed: Collection[str]) -> dict[str, Any]:
         """Return the request's JSON object; raise 400 if it is none, or has a key that is not among `allowed`."""

@@ -79,8 +79,8 @@ class InfoView(JobsView):
         Of the queues that the caller sees: those with jobs, and those declared as rows. Statistics only rise.
         """
         self.require_numbers()
-        sees, names = self.caller.sees, Queue.objects.using(self.using).values_list("name", flat=True)
-        counts = dict.fromkeys(names, dict[str, int]()) | stats.queue_counts(self.using)
+        sees, rows = self.caller.sees, Queue.objects.using(self.using)
+        counts = {name: dict[str, int]() for name in rows.values_list("name", flat=True)} | stats.queue_counts(self.using)
         queues = {
             queue: {status.value: counts[queue].get(status.value, 0) for status in Status}
             for queue in sorted(counts)
