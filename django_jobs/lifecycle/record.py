@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db
@@ -105,8 +105,9 @@ def _isolated(
     try:
         with db.savepoint(connection, "outcomes"):
             part, left = write(connection, items, worker_name)
-    except DatabaseError as error:
-        if db.dialect(connection).is_connection_loss(error) or _is_rolled_back(connection, error):
+    except Exception as error:
+        # Not only the database's: whatever one outcome has in it must cost that one, not the loop that writes them all.
+        if _is_session_lost(connection, error):
             raise
         if len(items) == 1:
             is_last_resort = isinstance(items[0].outcome, Failed) and items[0].outcome.error.exception_class == _UNWRITABLE
@@ -131,6 +132,12 @@ _UNWRITABLE = "django_jobs.exceptions.InvalidResult"
 def _unwritable(item: Finished, error: BaseException) -> Finished:
     message = f"The outcome could not be written: {type(error).__name__}: {str(error)[:500]}".replace("\x00", "\\x00")
     return replace(item, outcome=Failed(ErrorInfo(_UNWRITABLE, message), final=True), logs="")
+
+
+def _is_session_lost(connection: BaseDatabaseWrapper, error: Exception) -> bool:
+    if isinstance(error, DatabaseError):
+        return db.dialect(connection).is_connection_loss(error) or _is_rolled_back(connection, error)
+    return isinstance(error, InterfaceError)
 
 
 def _is_rolled_back(connection: BaseDatabaseWrapper, error: BaseException) -> bool:
