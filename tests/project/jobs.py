@@ -105,6 +105,12 @@ def hog(context, seconds: int) -> str:
 
 
 @job
+def spread(count: int) -> list[str]:
+    """Enqueue so many others, one by one."""
+    return [str(noop.enqueue().id) for _ in range(count)]
+
+
+@job
 def queries(count: int) -> int:
     """Ask the database so many times."""
     with connection.cursor() as cursor:

@@ -6,6 +6,7 @@ So a client finds nothing of what it left in "its" session: prepared statements,
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 import threading
 from collections.abc import Mapping
@@ -65,10 +66,10 @@ class Pooler:
         greeting = b""
         while True:
             kind, body = await _message(reader)
-            greeting += _pack(kind, body)
             assert kind != b"E", body
             if kind == b"Z":
                 break
+            greeting += _pack(kind, body) if kind != b"K" else b""
         self._greeting = greeting
         self.sessions += 1
         self._writers.add(writer)
@@ -80,7 +81,9 @@ class Pooler:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             if not await _greet(reader, writer):
                 return
-            writer.write(self._greeting)
+            # No client is told which session is whose: it gets a process id that is nobody's.
+            key = struct.pack("!ii", random.randrange(1 << 24, 1 << 30), 0)
+            writer.write(self._greeting + _pack(b"K", key) + _pack(b"Z", b"I"))
             while True:
                 message = _pack(*await _message(reader))
                 if message[:1] == b"X":
