@@ -107,7 +107,7 @@ def _isolated(
             part, left = write(connection, items, worker_name)
     except Exception as error:
         # Not only the database's: whatever one outcome has in it must cost that one, not the loop that writes them all.
-        if _is_session_lost(connection, error):
+        if _is_over(connection, error):
             raise
         if len(items) == 1:
             is_last_resort = isinstance(items[0].outcome, Failed) and items[0].outcome.error.exception_class == _UNWRITABLE
@@ -134,15 +134,12 @@ def _unwritable(item: Finished, error: BaseException) -> Finished:
     return replace(item, outcome=Failed(ErrorInfo(_UNWRITABLE, message), final=True), logs="")
 
 
-def _is_session_lost(connection: BaseDatabaseWrapper, error: Exception) -> bool:
+def _is_over(connection: BaseDatabaseWrapper, error: Exception) -> bool:
+    """Whether the session is gone, or the whole transaction, savepoints included (a deadlock on MariaDB)."""
     if isinstance(error, DatabaseError):
-        return db.dialect(connection).is_connection_loss(error) or _is_rolled_back(connection, error)
+        lost = db.dialect(connection).is_connection_loss(error)
+        return lost or (connection.vendor == "mysql" and db.errno(error) == 1213)
     return isinstance(error, InterfaceError)
-
-
-def _is_rolled_back(connection: BaseDatabaseWrapper, error: BaseException) -> bool:
-    """Whether the whole transaction is gone, savepoints included (a deadlock on MariaDB)."""
-    return connection.vendor == "mysql" and db.errno(error) == 1213
 
 
 def _clear_confirmed(
