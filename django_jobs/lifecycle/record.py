@@ -292,7 +292,7 @@ def _move(cursor: Any, dialect: db.Dialect, item: Finished, end: End) -> bool:
         sets.append(("prune_at", dialect.now_plus(), [keep]) if keep is not None else ("prune_at", "NULL", []))
         if isinstance(item.outcome, Succeeded) and end.status == Status.SUCCEEDED:
             result = item.outcome.result
-            sets.append(("result", "%s", [None if result is None else _json(result)]))
+            sets.append(("result", "%s", [None if result is None else dumps(result)]))
             if item.outcome.note:
                 sets[2] = ("reason", "%s", [item.outcome.note[:500]])
     elif not isinstance(item.outcome, HandedBack) and end.delay > 0:
@@ -362,6 +362,3 @@ def _event(name: str, item: Finished, status: Status, reason: str = "") -> Event
         error=_error(item),
         reason=reason,
     )
-
-
-_json = dumps
