@@ -79,9 +79,12 @@ class Client:
         return Job(value_of(self._post_jobs(item, idempotency_key)))
 
     def enqueue_many(self, items: Iterable[Mapping[str, Any]], *, idempotency_key: str | None = None) -> list[Job]:
-        """Enqueue several jobs, all or none. Each item has the arguments of `enqueue`: `{"queue": "resize", "input": 7}`."""
+        """Enqueue several jobs, all or none. Each item has the arguments of `enqueue`: `{"queue": "resize", "input": 7}`.
+
+        The jobs that come back have an `id`, and `job["created"]`: false for one that has its unique key already.
+        """
         answer = value_of(self._post_jobs([spec(**item) for item in items], idempotency_key))
-        return [Job(each) for each in (answer["jobs"] if isinstance(answer, dict) else answer)]
+        return [Job(each) for each in answer["results"]]
 
     def _post_jobs(self, body: Any, key: str | None) -> httpx.Response:
         return self.wire.send("POST", "jobs/", body=body, headers={"Idempotency-Key": key or uuid.uuid4().hex})
@@ -163,11 +166,9 @@ class Client:
         return [ClaimedJob(each) for each in value_of(answer)["jobs"]] if answer.content else []
 
     def heartbeat(self, job: ClaimedJob, *, progress: Any = MISSING, timeout: float | None = None, retry: bool = True) -> None:
-        """Say that the attempt lives, and how far it is. Raises `LeaseLost`."""
-        if progress is MISSING:
-            self._held(job, "PUT", "heartbeat/", timeout=timeout, retry=retry)
-        else:
-            self._held(job, "PATCH", body={"progress": progress}, timeout=timeout, retry=retry)
+        """Say that the attempt lives, and how far it is: `{"done": 1, "total": 2, "message": ""}`. Raises `LeaseLost`."""
+        body = MISSING if progress is MISSING else {"progress": progress}
+        self._held(job, "PUT", "heartbeat/", body=body, timeout=timeout, retry=retry)
 
     def save(self, job: ClaimedJob, output: Any) -> None:
         """Store a partial result, replacing the one before; counts as a heartbeat. Raises `LeaseLost`."""

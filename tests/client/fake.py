@@ -40,12 +40,12 @@ class Seen:
 
     @property
     def what(self) -> str:
-        """`claim`, `heartbeat`, `output`, or the status that a PATCH reports; else the path."""
+        """`claim`, `heartbeat`, `progress`, `output`, or the status that a PATCH reports; else the path."""
         last = self.path.rstrip("/").rpartition("/")[2]
         if last in ("claim", "heartbeat", "output"):
-            return last
+            return "progress" if last == "heartbeat" and self.body else last
         if self.method == "PATCH" and isinstance(self.body, dict):
-            return str(self.body.get("status") or ("progress" if "progress" in self.body else "change"))
+            return str(self.body.get("status", "change"))
         return self.path
 
 

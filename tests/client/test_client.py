@@ -96,9 +96,9 @@ def test_what_json_can_not_hold_is_not_sent(server: Fake, client: Client) -> Non
 
 
 def test_several_jobs_are_one_request(server: Fake, client: Client) -> None:
-    server.script.append(httpx.Response(201, json={"jobs": [{"id": "a"}, {"id": "b"}]}))
+    server.script.append(httpx.Response(201, json={"results": [{"id": "a", "created": True}, {"id": "b", "created": False}]}))
     jobs = client.enqueue_many([{"queue": "q", "input": 1}, {"task": "a.b", "args": [2]}])
-    assert [job.id for job in jobs] == ["a", "b"]
+    assert [(job.id, job["created"]) for job in jobs] == [("a", True), ("b", False)]
     assert server.seen[0].body == [{"queue": "q", "input": 1}, {"task": "a.b", "args": [2], "kwargs": {}}]
 
 
@@ -164,7 +164,7 @@ def test_everything_of_an_attempt_names_its_token(server: Fake, client: Client) 
     sent = [(seen.method, seen.path.removeprefix(f"/api/jobs/jobs/{job.id}/"), seen.body) for seen in server.seen[1:]]
     assert sent == [
         ("PUT", "heartbeat/", None),
-        ("PATCH", "", {"progress": {"done": 1}}),
+        ("PUT", "heartbeat/", {"progress": {"done": 1}}),
         ("PUT", "output/", None),
         ("PATCH", "", {"status": "succeeded", "output": None}),
         ("PATCH", "", {"status": "succeeded", "logs": "so"}),
