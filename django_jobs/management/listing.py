@@ -23,8 +23,12 @@ def as_dict(job: Job, names: Sequence[str]) -> dict[str, Any]:
 
 def table(jobs: Iterable[Job]) -> list[str]:
     """Return lines in columns, a head first."""
-    rows = [_HEADS, *(_row(job) for job in jobs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    return columns([_HEADS, *(_row(job) for job in jobs)])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines whose cells are below each other. All rows have as many."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 

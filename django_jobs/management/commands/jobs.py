@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -24,11 +24,15 @@ from django_jobs.durations import parse_duration
 from django_jobs.exceptions import InvalidOption
 from django_jobs.lifecycle import control
 from django_jobs.lifecycle.recover import writing
-from django_jobs.lifecycle.report import Report
+from django_jobs.lifecycle.report import NOT_FOUND, Report
 from django_jobs.lifecycle.sweep import prune
-from django_jobs.management import listing
+from django_jobs.management import listing, tokens
 from django_jobs.models import Job, JobAttempt, JobLock
 from django_jobs.models.selection import OPEN, SEGMENTS, JobFilter, id_range
+from django_jobs.models.visibility import visible_jobs
+
+if TYPE_CHECKING:
+    from django_jobs.models.job import JobQuerySet
 
 #: Jobs in one call of a verb: as many ids as are kept in memory at once.
 BATCH: Final = 500
@@ -58,6 +62,7 @@ class Command(BaseCommand):
         found.add_argument("--limit", type=int, default=50, help="at most so many (50)")
         found = verbs.add_parser("show", help="show all about one job, its attempts and errors")
         found.add_argument("ids", metavar="ID", nargs=1, help="an id, or the beginning of one")
+        self._add_user(found)
         self._add_common(found)
         for name, (_function, text, _statuses) in VERBS.items():
             found = verbs.add_parser(name, help=text)
@@ -79,6 +84,9 @@ class Command(BaseCommand):
         found = verbs.add_parser("prune", help="delete jobs whose retention has passed, as maintenance does")
         found.add_argument("--dry-run", action="store_true", help="say how many; delete nothing")
         self._add_common(found)
+        found = verbs.add_parser("token", help="make, list and revoke tokens of the HTTP API")
+        tokens.add_token_arguments(found, self._add_common)
+        self._add_common(verbs.add_parser("sync-queues", help="make a row for each queue of the setting QUEUES; delete none"))
 
     def _add_filters(self, parser: CommandParser) -> None:
         parser.add_argument("ids", metavar="ID", nargs="*", help="ids, or the beginnings of ids")
@@ -90,7 +98,11 @@ class Command(BaseCommand):
         parser.add_argument("--error-class", default="", help="the dotted path of the last error's class")
         parser.add_argument("--since", metavar="TIME", help="enqueued within this time: 90s, 10m, 2d")
         parser.add_argument("--before", metavar="TIME", help="enqueued longer ago than this")
+        self._add_user(parser)
         self._add_common(parser)
+
+    def _add_user(self, parser: CommandParser) -> None:
+        parser.add_argument("--user", default="", help="only jobs that this user sees, by the setting VISIBLE_TO (every job)")
 
     def _add_common(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="answer in JSON")
@@ -101,6 +113,7 @@ class Command(BaseCommand):
         self.using = options["database"] or jobs_database()
         if self.using not in connections:
             raise CommandError(f"There is no database {self.using!r} in the settings.", returncode=2)
+        self.user = tokens.find_user(options["user"]) if options.get("user") else None
         match options["verb"]:
             case "list":
                 self._list(options)
@@ -108,10 +121,19 @@ class Command(BaseCommand):
                 self._show(options)
             case "prune":
                 self._prune(options)
+            case "token":
+                self._token(options)
+            case "sync-queues":
+                self._answer(tokens.sync(self.using), options)
             case verb:
                 self._act(verb, options)
 
     # Which jobs.
+
+    def _jobs(self) -> JobQuerySet:
+        """Return the jobs that the user sees for whom this is run; without one, all."""
+        jobs = Job.objects.using(self.using)
+        return jobs if self.user is None else visible_jobs(self.user, jobs)
 
     def _ids(self, texts: list[str]) -> tuple[UUID, ...]:
         """Return the ids that `texts` mean. A whole id need not exist; the beginning of one must mean one job."""
@@ -123,7 +145,7 @@ class Command(BaseCommand):
             if ids[0] == ids[1]:
                 found.append(ids[0])
                 continue
-            matches = list(Job.objects.using(self.using).filter(id__range=ids).order_by("id").values_list("pk", flat=True)[:2])
+            matches = list(self._jobs().filter(id__range=ids).order_by("id").values_list("pk", flat=True)[:2])
             if len(matches) != 1:
                 raise CommandError(f"{'More than one' if matches else 'No'} job has an id that begins with {text}.")
             found += matches
@@ -154,7 +176,7 @@ class Command(BaseCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         chosen = self._filter(options)
-        jobs = chosen.apply(Job.objects.using(self.using))
+        jobs = chosen.apply(self._jobs())
         # One status: in the order of its index, which for final ones is by their end.
         order = SEGMENTS[chosen.statuses[0]].order if len(chosen.statuses) == 1 and chosen.statuses[0] in SEGMENTS else ("-id",)
         names = [*listing.COLUMNS, *listing.COLUMNS_MORE]
@@ -168,7 +190,7 @@ class Command(BaseCommand):
 
     def _show(self, options: dict[str, Any]) -> None:
         job_id = self._ids(options["ids"])[0]
-        job = Job.objects.using(self.using).filter(pk=job_id).first()
+        job = self._jobs().filter(pk=job_id).first()
         if job is None:
             raise CommandError(f"There is no job {job_id}.")
         attempts = list(JobAttempt.objects.using(self.using).filter(job_id=job_id).order_by("number"))
@@ -191,15 +213,17 @@ class Command(BaseCommand):
             self._preview(verb, chosen, options)
             return
         extra = {name: options[name] for name in ("force", "keep_attempts") if name in options}
-        who = (options["by"] or _account())[:64]
+        who = (options["by"] or options["user"] or _account())[:64]
         report = Report()
         for batch in self._batches(chosen):
-            report += function(batch, by=who, reason=options["reason"], using=self.using, **extra)
+            seen = self._seen(batch)
+            report += function(seen, by=who, reason=options["reason"], using=self.using, **extra)
+            report.refused |= {job_id: NOT_FOUND for job_id in batch if job_id not in seen}
         self._tell(verb, report, options)
 
     def _batches(self, chosen: JobFilter) -> Iterator[list[UUID]]:
         """Yield the ids in pieces, in order. Ids that were named are all tried, whether they match a filter or exist at all."""
-        jobs = chosen.apply(Job.objects.using(self.using)).order_by("pk")
+        jobs = chosen.apply(self._jobs()).order_by("pk")
         if chosen == JobFilter(ids=chosen.ids):
             yield from (list(chosen.ids[start : start + BATCH]) for start in range(0, len(chosen.ids), BATCH))
             return
@@ -208,8 +232,15 @@ class Command(BaseCommand):
             yield batch
             last = batch[-1]
 
+    def _seen(self, ids: list[UUID]) -> list[UUID]:
+        """Return those of `ids` that the user may know of for whom this is run."""
+        if self.user is None:
+            return ids
+        visible = set(self._jobs().filter(pk__in=ids).values_list("pk", flat=True))
+        return [job_id for job_id in ids if job_id in visible]
+
     def _preview(self, verb: str, chosen: JobFilter, options: dict[str, Any]) -> None:
-        jobs = chosen.apply(Job.objects.using(self.using))
+        jobs = chosen.apply(self._jobs())
         counts = dict(jobs.order_by("status").values_list("status").annotate(number=Count("pk")))
         ids = list(jobs.order_by("pk").values_list("pk", flat=True)[:SHOWN])
         if options["json"]:
@@ -256,6 +287,22 @@ class Command(BaseCommand):
             self._print({"verb": "prune", "dry_run": options["dry_run"], "deleted": deleted})
         else:
             self.stdout.write(f"{'Would delete' if options['dry_run'] else 'Deleted'} {deleted} jobs.")
+
+    def _token(self, options: dict[str, Any]) -> None:
+        match options["action"]:
+            case "add":
+                self._answer(tokens.add_token(options, _account(), self.using), options)
+            case "list":
+                self._answer(tokens.list_tokens(options["everything"], self.using), options)
+            case _:
+                self._answer(tokens.end_token(options["id"], self.using), options)
+
+    def _answer(self, answer: tuple[Any, str], options: dict[str, Any]) -> None:
+        """Print JSON, or text for people."""
+        if options["json"]:
+            self._print(answer[0])
+        else:
+            self.stdout.write(answer[1])
 
     def _print(self, value: Any) -> None:
         self.stdout.write(_dump(value, indent=2))
