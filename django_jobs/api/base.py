@@ -156,7 +156,7 @@ class JobsView(APIView):
             raise ApiError(400, "invalid", "; ".join(f"{name}: {text}" for name, text in fields.items()), fields)
         return data
 
-    def url(self, name: str, **kwargs: Any) -> str:
+    def url(self, name: str, /, **kwargs: Any) -> str:
         """Return the whole address of another endpoint, below the prefix by which this request came."""
         match = self.request.resolver_match
         namespace = match.namespace if match is not None else "django_jobs_api"

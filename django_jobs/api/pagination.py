@@ -62,7 +62,9 @@ def page(
         prepare([row for _index, row in shown])
     following = None
     if len(found) > size:
-        following = replace_query_param(view.request.build_absolute_uri(), "cursor", _cursor(pieces[shown[-1][0]], shown[-1][1]))
+        following = replace_query_param(
+            view.request.build_absolute_uri(), "cursor", cursor_after(pieces[shown[-1][0]], shown[-1][1])
+        )
     return Response({"results": [render(row) for _index, row in shown], "next": following, "previous": None})
 
 
@@ -77,7 +79,8 @@ def page_size(view: JobsView) -> int:
     return int(text)
 
 
-def _cursor(piece: Segment, row: Any) -> str:
+def cursor_after(piece: Segment, row: Any) -> str:
+    """Return the cursor of the page that begins behind `row` of `piece`."""
     values = [_plain(getattr(row, term.lstrip("-"))) for term in piece.order]
     return base64.urlsafe_b64encode(json.dumps([piece.name, *values]).encode()).decode().rstrip("=")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from ..queues import JobOptions
 from ..statuses import FINAL, Status
 from .errors import invalid
 from .permissions import forbidden
+from .rendering import time_text
 
 if TYPE_CHECKING:
     from ..models.job import JobQuerySet
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 PAYLOAD: Final = frozenset({"input", "args", "kwargs", "output", "result", "metadata"})
 #: Characters of an error's message in a list.
 MAX_LISTED_MESSAGE: Final = 500
-
-
-def time(value: datetime | None) -> str | None:
-    """Return a moment as RFC 3339, in UTC, with microseconds."""
-    return None if value is None else value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def duration(seconds: float | None) -> str | None:
@@ -90,14 +85,14 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Job], Any]]]] = Ma
         "priority": (("priority",), lambda job: job.priority),
         "description": (("description",), lambda job: job.description),
         "metadata": (("metadata",), lambda job: job.metadata),
-        "created_at": (("enqueued_at",), lambda job: time(job.enqueued_at)),
-        "run_after": (("run_after",), lambda job: time(job.run_after)),
-        "due_at": (("due_at",), lambda job: time(job.due_at)),
-        "start_by": (("start_by",), lambda job: time(job.start_by)),
-        "started_at": (("started_at",), lambda job: time(job.started_at)),
-        "last_started_at": (("last_started_at",), lambda job: time(job.last_started_at)),
-        "ended_at": (("finished_at",), lambda job: time(job.finished_at)),
-        "last_heartbeat": (("last_heartbeat_at",), lambda job: time(job.last_heartbeat_at)),
+        "created_at": (("enqueued_at",), lambda job: time_text(job.enqueued_at)),
+        "run_after": (("run_after",), lambda job: time_text(job.run_after)),
+        "due_at": (("due_at",), lambda job: time_text(job.due_at)),
+        "start_by": (("start_by",), lambda job: time_text(job.start_by)),
+        "started_at": (("started_at",), lambda job: time_text(job.started_at)),
+        "last_started_at": (("last_started_at",), lambda job: time_text(job.last_started_at)),
+        "ended_at": (("finished_at",), lambda job: time_text(job.finished_at)),
+        "last_heartbeat": (("last_heartbeat_at",), lambda job: time_text(job.last_heartbeat_at)),
         "timeout": (("timeout",), lambda job: duration(job.timeout)),
         "heartbeat_timeout": (("heartbeat_timeout",), lambda job: duration(job.heartbeat_timeout)),
         "retries": (("max_attempts",), lambda job: retries(job.max_attempts)),
@@ -117,7 +112,7 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Job], Any]]]] = Ma
         "worker": (("worker",), lambda job: job.worker or None),
         "created_by": (("created_by",), lambda job: job.created_by),
         "parked": (("parked",), lambda job: job.parked or None),
-        "prune_at": (("prune_at",), lambda job: time(job.prune_at)),
+        "prune_at": (("prune_at",), lambda job: time_text(job.prune_at)),
     }
 )
 FIELDS: Final = tuple(_READERS)
@@ -184,8 +179,8 @@ def render_attempt(attempt: JobAttempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "worker": attempt.worker or None,
-        "started_at": time(attempt.started_at),
-        "ended_at": time(attempt.ended_at),
+        "started_at": time_text(attempt.started_at),
+        "ended_at": time_text(attempt.ended_at),
         "seconds": attempt.run_seconds,
         "outcome": attempt.outcome,
         "counted": attempt.counted,
@@ -214,8 +209,8 @@ def render_queue(queue: Queue, effective: JobOptions, *, is_paused: bool) -> dic
     paused = None
     if is_paused:
         paused = {
-            "at": time(queue.paused_at),
-            "until": time(queue.paused_until),
+            "at": time_text(queue.paused_at),
+            "until": time_text(queue.paused_until),
             "by": queue.paused_by,
             "reason": queue.pause_reason,
         }
