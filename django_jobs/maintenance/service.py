@@ -21,6 +21,8 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from .. import db, signals, wakeup
 from ..conf import JobsSettings, jobs_settings
+from ..db.reach import Reach
+from ..db.schema import one_line
 from ..exceptions import UnknownTask
 from ..lifecycle import lease, pause, sweep
 from ..lifecycle.recover import writing
@@ -115,9 +117,11 @@ class Maintenance:
         knows: Callable[[str], bool] = knows_task,
         tell: Callable[[Sequence[Event]], None] = signals.dispatch,
         clock: Callable[[], float] = time.monotonic,
+        reach: Reach | None = None,
     ) -> None:
         self.using, self.worker, self.stop, self.knows, self.clock = using, worker, stop, knows, clock
         self.tell = tell
+        self.reach = reach or Reach()
         self.settings = jobs_settings()
         self.looks = Looks(using=using, grace=self.settings.grace, interval=self.settings.sweep_interval, clock=clock)
         self.services = make_services(self.looks, self.settings)
@@ -139,6 +143,7 @@ class Maintenance:
         try:
             pause_seconds = self.cycle()
             self._failures = 0
+            self.reach.works(self.using)
         except Exception as error:
             self._failures += 1
             pause_seconds = self._lose(error)
@@ -240,8 +245,12 @@ class Maintenance:
 
     def _lose(self, error: Exception) -> float:
         """Drop the session, whatever went wrong in it, and return the pause before the next try."""
-        if self._failures == 1:
-            logger.warning("Maintenance lost its database session, and connects again", exc_info=error)
+        if not isinstance(error, DatabaseError | InterfaceError):
+            logger.error("Maintenance failed, and begins again", exc_info=error)
+        elif self._failures == 1 and self._session is not None and self._is_lost(error):
+            logger.warning("Maintenance lost its database session, and connects again: %s", one_line(error))
+        else:
+            self.reach.failed(self.using, error)
         self.looks.disconnected()
         self._session = None
         try:
