@@ -148,7 +148,7 @@ def _of_framework(error: drf.APIException) -> ApiError:
     if status == 401:
         headers["WWW-Authenticate"] = getattr(error, "auth_header", None) or "Bearer"
     if (wait := getattr(error, "wait", None)) is not None:
-        headers["Retry-After"] = str(int(wait) + 1)
+        headers["Retry-After"] = str(int(wait))  # rounded up already
     code = _CODES.get(status, "invalid" if status < 500 else "internal")
     return ApiError(status, code, message, fields, headers)
 

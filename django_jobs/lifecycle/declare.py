@@ -56,10 +56,11 @@ def _create(names: list[str], model: Any, using: str) -> list[str]:
     return missing
 
 
-def after_migrate(*, using: str, apps: Any, **kwargs: Any) -> None:
-    """Make the rows that are missing in a database that was migrated just now and holds jobs."""
+def after_migrate(*, using: str, apps: Any = None, **kwargs: Any) -> None:
+    """Make the rows that are missing in a database that was migrated or flushed just now and holds jobs."""
     try:
-        model = apps.get_model("django_jobs", "Queue")  # as the migrations have left it
+        # As the migrations have left it; a flush does not say, and leaves it as it is.
+        model = Queue if apps is None else apps.get_model("django_jobs", "Queue")
         names = sorted(jobs_settings().queues)
         holding = {backend_options(alias).database for alias in jobs_aliases()} or {routed_database()}
     except Exception as error:  # migrated away, or settings that the system checks tell: no reason to fail a migration
