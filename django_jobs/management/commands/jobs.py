@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import json
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -15,11 +16,12 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.db.models import Count
 
 from django_jobs import db, signals
 from django_jobs.conf import jobs_database, jobs_settings
+from django_jobs.db.schema import is_without_tables, without_tables
 from django_jobs.durations import parse_duration
 from django_jobs.exceptions import InvalidOption
 from django_jobs.lifecycle import control
@@ -59,7 +61,7 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
         found = verbs.add_parser("list", help="list jobs, the newest first")
         self._add_filters(found)
-        found.add_argument("--limit", type=int, default=50, help="at most so many (50)")
+        found.add_argument("--limit", type=_positive, default=50, help="at most so many (50)")
         found = verbs.add_parser("show", help="show all about one job, its attempts and errors")
         found.add_argument("ids", metavar="ID", nargs=1, help="an id, or the beginning of one")
         self._add_user(found)
@@ -110,6 +112,14 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Do the verb."""
+        try:
+            self._do(options)
+        except DatabaseError as error:
+            if not is_without_tables(error):
+                raise
+            raise CommandError(without_tables(self.using)) from error
+
+    def _do(self, options: dict[str, Any]) -> None:
         self.using = options["database"] or jobs_database()
         if self.using not in connections:
             raise CommandError(f"There is no database {self.using!r} in the settings.", returncode=2)
@@ -180,7 +190,7 @@ class Command(BaseCommand):
         # One status: in the order of its index, which for final ones is by their end.
         order = SEGMENTS[chosen.statuses[0]].order if len(chosen.statuses) == 1 and chosen.statuses[0] in SEGMENTS else ("-id",)
         names = [*listing.COLUMNS, *listing.COLUMNS_MORE]
-        rows = list(jobs.only(*names).order_by(*order)[: max(options["limit"], 0)])
+        rows = list(jobs.only(*names).order_by(*order)[: options["limit"]])
         if options["json"]:
             self._print([listing.as_dict(job, names) for job in rows])
         elif rows:
@@ -313,6 +323,13 @@ def _dump(value: Any, indent: int | None = None) -> str:
     if isinstance(value, dict):
         value = {key: {str(k): v for k, v in item.items()} if isinstance(item, dict) else item for key, item in value.items()}
     return json.dumps(value, cls=DjangoJSONEncoder, indent=indent, ensure_ascii=False)
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not number:
+        raise ArgumentTypeError(f"use a whole number above 0, not {text!r}.")
+    return number
 
 
 def _account() -> str:
