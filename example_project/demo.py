@@ -84,7 +84,7 @@ def _run(folder: Path, *, stay: bool) -> int:
         _wait_for_site(site, f"http://{address}/")
         _say(f"Site    http://{address}/")
         _say(f"Admin   http://{address}/admin/   user: admin   password: {password}\n")
-        succeeded = _watch_import(worker)
+        succeeded = _watch_import(worker, f"http://{address}/admin/django_jobs/job/" if stay else "")
         _show_mail(folder / "worker.out")
         if stay:
             _say(f"\nThe site and its worker go on: http://{address}/   Ctrl-C ends them.")
@@ -157,10 +157,14 @@ class Tally(NamedTuple):
     done: int  # ended, in whatever way
     failed: int  # ended, and not well
     cities: int  # whose job has ended
+    imported: int  # whose job has been enqueued
 
 
-def _watch_import(worker: subprocess.Popen[bytes]) -> bool:
-    """Enqueue the import and follow it to the end; return whether every job succeeded."""
+def _watch_import(worker: subprocess.Popen[bytes], list_of_jobs: str) -> bool:
+    """Enqueue the import and follow it to the end; return whether every job succeeded.
+
+    `list_of_jobs`: the address of that page, empty if the site does not stay.
+    """
     from django_jobs.models import Job
 
     from .atlas import dataset, jobs
@@ -169,7 +173,7 @@ def _watch_import(worker: subprocess.Popen[bytes]) -> bool:
     since = Job.objects.get(pk=jobs.import_atlas.enqueue().id).enqueued_at
     _say(f"Importing {total:,} cities: {PROCESSES} worker processes with {THREADS} threads each.")
     started = changed = time.monotonic()
-    victim, tally = None, Tally(0, 0, 0, 0)
+    victim, tally = None, Tally(0, 0, 0, 0, 0)
     line = _ProgressLine(total)
     while not tally.jobs or tally.done < tally.jobs:
         time.sleep(LOOK_SECONDS)
@@ -185,7 +189,7 @@ def _watch_import(worker: subprocess.Popen[bytes]) -> bool:
     seconds = time.monotonic() - started
     line.end(f"{tally.done:,} jobs in {seconds:.0f} s, {tally.done / seconds:,.0f} a second; {tally.failed} failed.")
     if victim:
-        _show_second_attempts(victim)
+        _show_second_attempts(victim, list_of_jobs)
     if tally.failed:
         _show_failures(since)
     return not tally.failed
@@ -208,6 +212,7 @@ def _tally(since: datetime) -> Tally:
             done=Count("pk", filter=final),
             failed=Count("pk", filter=final & ~Q(status=Status.SUCCEEDED)),
             cities=Count("pk", filter=final & Q(task=describe_city.module_path)),
+            imported=Count("pk", filter=Q(task=describe_city.module_path)),
         )
     )
 
@@ -240,8 +245,10 @@ def _lost_attempts(victim: Worker) -> QuerySet[JobAttempt]:
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------------
-def _show_second_attempts(victim: Worker) -> None:
+def _show_second_attempts(victim: Worker, list_of_jobs: str) -> None:
     """Name the jobs that the killed process had in hand, from the records of their lost attempts."""
+    from django_jobs.models import AttemptOutcome
+
     attempts = list(_lost_attempts(victim))
     number = f"{len(attempts)} job{'' if len(attempts) == 1 else 's'}"
     _say(f"\nProcess {victim.pid} died with {number} in hand. Each ran again:")
@@ -249,7 +256,9 @@ def _show_second_attempts(victim: Worker) -> None:
         job = attempt.job
         _say(f"  {_name(job.task, job.args)}: attempt {attempt.number} lost ({attempt.cause}), attempt {job.starts} {job.status}")
     if len(attempts) > SHOWN:
-        _say(f"  ... and {len(attempts) - SHOWN} more; the admin lists them all.")
+        _say(f"  ... and {len(attempts) - SHOWN} more.")
+    if list_of_jobs:
+        _say(f"In the admin: {list_of_jobs}?status=all&attempt={AttemptOutcome.LOST}")
 
 
 def _show_failures(since: datetime) -> None:
@@ -299,14 +308,21 @@ class _ProgressLine:
         now = time.monotonic()
         if not self._moving and now - self._shown < self.QUIET_SECONDS:
             return
-        speed = (tally.cities - self._last[1]) / (now - self._last[0]) if self._last else 0.0
+        text = self._text(tally, now)
         self._shown, self._last = now, (now, tally.cities)
-        filled = round(self.WIDTH * tally.cities / self._total)
-        bar = "#" * filled + "." * (self.WIDTH - filled)
-        text = f"[{bar}] {tally.cities:,} of {self._total:,} cities, {max(speed, 0):,.0f} a second"
-        if tally.cities >= self._total:
-            text = f"[{'#' * self.WIDTH}] all cities; {tally.jobs - tally.done} jobs left"
         print(f"\r{text:<78}" if self._moving else text, end="" if self._moving else "\n", flush=True)
+
+    def _text(self, tally: Tally, now: float) -> str:
+        """Say what is going on: cities are read in, then described, then maps are drawn of them."""
+        filled = round(self.WIDTH * min(tally.cities / self._total, 1))
+        bar = f"[{'#' * filled}{'.' * (self.WIDTH - filled)}]"
+        if not tally.cities:
+            return f"{bar} reading the data: {tally.imported:,} of {self._total:,} cities"
+        if tally.cities < self._total:
+            speed = f", {(tally.cities - self._last[1]) / (now - self._last[0]):,.0f} a second" if self._last else ""
+            return f"{bar} {tally.cities:,} of {self._total:,} cities described{speed}"
+        left = tally.jobs - tally.done
+        return f"{bar} all cities described; maps and report: {left} job{'' if left == 1 else 's'} left"
 
     def interrupt(self, text: str) -> None:
         """Print a line that stays."""

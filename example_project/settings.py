@@ -58,7 +58,7 @@ INSTALLED_APPS = [
 TASKS = {"default": {"BACKEND": "django_jobs.backend.JobsBackend", "QUEUES": []}}  # []: any queue name will do
 
 # --- the atlas --------------------------------------------------------------------------------------------------------
-ATLAS_MIN_POPULATION = int(os.environ.get("ATLAS_MIN_POPULATION", "0"))  # 0: every city of the data set, 34,000
+ATLAS_MIN_POPULATION = int(os.environ.get("ATLAS_MIN_POPULATION", "20000"))  # 27,000 cities; 0: the whole data set, 34,000
 ATLAS_REPORT_TO = os.environ.get("ATLAS_REPORT_TO", "editor@example.com")
 EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"  # mails are printed by the worker
 DEFAULT_FROM_EMAIL = "atlas@example.com"

@@ -21,6 +21,8 @@ from ..statuses import LABELS, Status
 MAX_JSON_CHARS: Final = 100_000
 SHORT_JSON_CHARS: Final = 60
 NOTHING: Final = "–"
+#: What is nearer than this has no age: a column of zeros says nothing.
+NOW_SECONDS: Final = 1.0
 
 
 def badge(name: str, label: Any = "") -> SafeString:
@@ -41,7 +43,9 @@ def ago(moment: datetime | None) -> SafeString | str:
         return NOTHING
     now = timezone.now()
     distance = abs((now - moment).total_seconds())
-    if distance < 60:
+    if distance < NOW_SECONDS:
+        text = _("just now") if moment <= now else _("now")
+    elif distance < 60:
         text = _("%(seconds)d s ago") if moment <= now else _("in %(seconds)d s")
         text %= {"seconds": distance}
     elif moment <= now:

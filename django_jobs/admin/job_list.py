@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
@@ -23,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import stats
 from ..conf import jobs_database
 from ..exceptions import InvalidOption
-from ..models import Job
+from ..models import AttemptOutcome, Job, JobAttempt
 from ..models.selection import ALL, EVERYTHING, OPEN, SEGMENTS, Segment, id_range, in_queue, segments
 from . import display
 from .sources import queue_names, task_names
@@ -31,12 +32,16 @@ from .sources import queue_names, task_names
 if TYPE_CHECKING:
     from ..models.job import JobQuerySet
 
-STATUS, QUEUE, TASK, PERIOD, BEFORE = "status", "queue", "task", "period", "before"
+STATUS, QUEUE, TASK, PERIOD, BEFORE, ATTEMPT = "status", "queue", "task", "period", "before", "attempt"
 #: The only parameters that narrow the list: any other lookup could read the table whole, or guess at hidden arguments.
-PARAMETERS: Final = frozenset({STATUS, QUEUE, TASK, PERIOD, BEFORE})
+PARAMETERS: Final = frozenset({STATUS, QUEUE, TASK, PERIOD, BEFORE, ATTEMPT})
 PERIODS: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7), "month": timedelta(days=30)}
 #: A filter that no index serves looks at so many jobs of each segment, from its front.
 WINDOW: Final = 50_000
+#: So many of the newest attempts that ended in a certain way are followed to their jobs.
+ATTEMPTS: Final = 1_000
+#: No job has this id: a condition that nothing fulfils, where an empty list would be no SQL.
+NO_JOB: Final = UUID(int=0)
 #: So much of an error's text fits a line.
 SNIPPET_CHARS: Final = 160
 #: What a line shows, and nothing else: arguments, results and tracebacks can be megabytes.
@@ -121,6 +126,22 @@ class PeriodFilter(_Choice):
         return [("hour", _("last hour")), ("day", _("last day")), ("week", _("last 7 days")), ("month", _("last 30 days"))]
 
 
+class AttemptFilter(_Choice):
+    """By how some attempt ended: a job that succeeded at last may have lost a worker before."""
+
+    title, parameter_name = _("an attempt that"), ATTEMPT
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the ends of attempts that leave a record."""
+        return [
+            (AttemptOutcome.LOST, _("was lost: its worker died")),
+            (AttemptOutcome.HANDED_BACK, _("was handed back")),
+            (AttemptOutcome.FAILED, _("failed")),
+            (AttemptOutcome.TIMED_OUT, _("timed out")),
+            (AttemptOutcome.RETRY, _("asked for a retry")),
+        ]
+
+
 def _with(names: Sequence[str], chosen: str | None) -> list[str]:
     return sorted({*names, chosen}) if chosen else list(names)
 
@@ -192,7 +213,7 @@ class JobChangeList(ChangeList):
 
     @cached_property
     def _is_narrowed(self) -> bool:
-        return bool(self.search or any(self.params.get(name) for name in (QUEUE, TASK, PERIOD, BEFORE)))
+        return bool(self.search or any(self.params.get(name) for name in (QUEUE, TASK, PERIOD, BEFORE, ATTEMPT)))
 
     def _columns(self, queryset: JobQuerySet) -> JobQuerySet:
         return queryset.only(*COLUMNS).annotate(error_snippet=Left("error_message", SNIPPET_CHARS))
@@ -205,12 +226,15 @@ class JobChangeList(ChangeList):
         if since := self._since:
             jobs = jobs.filter(segment.since(since))
         condition, is_indexed = self._search(segment)
+        if (had := self._had_attempt) is not None:
+            condition, is_indexed = condition & Q(pk__in=had or [NO_JOB]), True
         if queue := self.params.get(QUEUE):
             condition &= in_queue(queue)
-            is_indexed = is_indexed and segment.name == "ready" and not queue.endswith(".*")
+            is_ready = segment.name == "ready" and not queue.endswith(".*")
+            is_indexed = is_indexed and (is_ready or had is not None)
         if task := self.params.get(TASK):
             condition &= Q(task=task)
-            is_indexed = False
+            is_indexed = had is not None
         return jobs.filter(condition) if is_indexed else _front(jobs, segment).filter(condition)
 
     def _search(self, segment: Segment) -> tuple[Q, bool]:
@@ -227,6 +251,17 @@ class JobChangeList(ChangeList):
     def _since(self) -> datetime | None:
         period = PERIODS.get(self.params.get(PERIOD, ""))
         return timezone.now() - period if period else None
+
+    @cached_property
+    def _had_attempt(self) -> list[Any] | None:
+        """The jobs of the newest attempts that ended as the filter says, None without one. Reads no table of jobs."""
+        outcome = self.params.get(ATTEMPT)
+        if outcome not in AttemptOutcome.values:
+            return None
+        attempts = JobAttempt.objects.using(jobs_database()).order_by("-pk")
+        cut = next(iter(attempts.values_list("pk", flat=True)[WINDOW : WINDOW + 1]), 0)
+        newest = attempts.filter(pk__gt=cut, outcome=outcome)[:ATTEMPTS]
+        return list(dict.fromkeys(newest.values_list("job_id", flat=True)))
 
     @cached_property
     def _before(self) -> Job | None:
@@ -270,7 +305,13 @@ class JobChangeList(ChangeList):
     def window(self) -> int:
         """Return how many jobs of each segment were looked at, 0 if all of them."""
         is_indexed = not self.search or id_range(self.search) is not None
-        return 0 if is_indexed and not self.params.get(TASK) and not self.params.get(QUEUE) else WINDOW
+        narrows = self.params.get(TASK) or self.params.get(QUEUE)
+        return 0 if self._had_attempt is not None or (is_indexed and not narrows) else WINDOW
+
+    @property
+    def attempts_window(self) -> int:
+        """Return how many attempts were followed to their jobs, 0 if there was no need to stop."""
+        return ATTEMPTS if len(self._had_attempt or ()) >= ATTEMPTS else 0
 
 
 def _front(jobs: JobQuerySet, segment: Segment) -> JobQuerySet:

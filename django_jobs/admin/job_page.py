@@ -161,6 +161,7 @@ def _attempt(attempt: JobAttempt) -> dict[str, Any]:
     known = outcome in AttemptOutcome.values
     return {
         "row": attempt,
+        "cause": "" if attempt.cause and attempt.cause in attempt.error_message else attempt.cause,
         "badge": display.badge(
             _LOOK.get(AttemptOutcome(outcome), "waiting") if known else "waiting", attempt.get_outcome_display()
         ),

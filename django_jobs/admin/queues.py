@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
 from django.core.exceptions import PermissionDenied
+from django.db import connections
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -20,38 +20,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import stats
-from ..conf import jobs_database, readers
-from ..durations import parse_duration
+from ..conf import jobs_database
 from ..exceptions import InvalidOption
+from ..lifecycle.claim import ready_queues
 from ..lifecycle.pause import pause_queue, resume_queue
-from ..models import Job, Queue
+from ..models import Job, JobLock, Queue
 from ..queues import check_queue_name, lineage
 from . import display
 from .base import JobsModelAdmin
+from .queue_forms import PauseForm, QueueForm
+from .sources import MAX_NAMES, queue_names
 
 READY_CAP = 1000
-
-
-class QueueForm(forms.ModelForm):  # not generic at run time
-    """A queue's settings, each checked as the setting QUEUES is."""
-
-    class Meta:
-        model = Queue
-        fields = ["name", "description", "timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]
-
-    def clean_name(self) -> str:
-        """Refuse a name that no job's queue can have."""
-        return _checked(check_queue_name, self.cleaned_data["name"])  # type: ignore[no-any-return]
-
-    def clean_backoff(self) -> Any:
-        """Refuse a back-off that no retry could read."""
-        value = self.cleaned_data["backoff"]
-        return value if value is None else _checked(readers.backoff, value, "backoff")
-
-    def clean_retention(self) -> Any:
-        """Refuse a status or a duration that does not exist."""
-        value = self.cleaned_data["retention"]
-        return value if value is None else _checked(readers.retention, value, "retention")
 
 
 def is_paused(queue: Queue) -> bool:
@@ -59,39 +39,22 @@ def is_paused(queue: Queue) -> bool:
     return queue.paused_at is not None and (queue.paused_until is None or queue.paused_until > timezone.now())
 
 
-def _checked(check: Any, *args: Any) -> Any:
+def _undeclared() -> list[Queue]:
+    """Return queues without a row: those in which jobs are ready or in hand, and those that settings and tasks name."""
+    using = jobs_database()
+    in_hand = JobLock.objects.using(using).order_by("queue").values_list("queue", flat=True).distinct()[:MAX_NAMES]
+    names = {*ready_queues(connections[using]), *in_hand, *queue_names(using=using)}
+    known = set(Queue.objects.using(using).filter(name__in=names).values_list("name", flat=True))
+    return [Queue(name=name) for name in sorted(names - known)[:MAX_NAMES]]
+
+
+def _named(name: str) -> Queue | None:
+    """Return the row of a queue, else a new one that is not stored; None if no queue can be called so."""
     try:
-        return check(*args)
-    except InvalidOption as error:
-        raise forms.ValidationError(str(error)) from error
-
-
-class PauseForm(forms.Form):
-    """Why, and for how long."""
-
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        required=False,
-        max_length=500,
-        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
-        help_text=gettext_lazy("Shown with the queue, and kept in the history."),
-    )
-    duration = forms.CharField(
-        label=gettext_lazy("For how long"),
-        required=False,
-        max_length=20,
-        help_text=gettext_lazy("Such as 15m, 2h or 1d. Empty: until somebody resumes it."),
-    )
-
-    def clean_duration(self) -> datetime | None:
-        """Return when the pause ends, None for never by itself."""
-        text = self.cleaned_data["duration"].strip()
-        if not text:
-            return None
-        seconds: float = _checked(parse_duration, text)
-        if seconds <= 0:
-            raise forms.ValidationError(_("A pause lasts longer than nothing."))
-        return timezone.now() + timedelta(seconds=seconds)
+        check_queue_name(name)
+    except InvalidOption:
+        return None
+    return Queue.objects.using(jobs_database()).filter(name=name).first() or Queue(name=name)
 
 
 @admin.register(Queue)
@@ -100,6 +63,7 @@ class QueueAdmin(JobsModelAdmin[Queue]):
 
     form = QueueForm
     change_form_template = "admin/django_jobs/queue/change_form.html"
+    change_list_template = "admin/django_jobs/queue/change_list.html"
     list_display = ["name", "state", "ready", "description", "switch"]
     list_per_page = 50
     sortable_by = ("name",)
@@ -109,7 +73,12 @@ class QueueAdmin(JobsModelAdmin[Queue]):
         (None, {"fields": ["name", "description"]}),
         (
             gettext_lazy("For jobs that say nothing themselves"),
-            {"fields": ["timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]},
+            {
+                "description": gettext_lazy(
+                    "What is left empty is taken from the queue above, and from the settings in the end."
+                ),
+                "fields": ["timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"],
+            },
         ),
         (gettext_lazy("Pause"), {"fields": ["paused_at", "paused_until", "paused_by", "pause_reason"]}),
     ]
@@ -131,17 +100,23 @@ class QueueAdmin(JobsModelAdmin[Queue]):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Count what is ready in the queues of the page, in one statement; look which are paused, or below a paused one."""
-        change_list = super().get_changelist_instance(request)
+        change_list: Any = super().get_changelist_instance(request)
         queues = list(change_list.result_list)
         change_list.result_list = queues
-        counts = stats.ready_counts([queue.name for queue in queues], using=jobs_database(), cap=READY_CAP)
+        change_list.undeclared = [] if change_list.query else _undeclared()
+        every = [*queues, *change_list.undeclared]
+        counts = stats.ready_counts([queue.name for queue in every], using=jobs_database(), cap=READY_CAP)
         paused = {
             queue.name for queue in Queue.objects.using(jobs_database()).filter(paused_at__isnull=False) if is_paused(queue)
         }
-        for queue in queues:
+        for queue in every:
             queue.paused_above = next((name for name in lineage(queue.name)[1:] if name in paused), "")
             queue.ready_count = counts[queue.name]
             queue.may_switch = self.may_pause(request)
+        change_list.others = [
+            {"name": queue.name, "state": self.state(queue), "ready": self.ready(queue), "switch": self.switch(queue)}
+            for queue in change_list.undeclared
+        ]
         return change_list
 
     @admin.display(description=gettext_lazy("state"))
@@ -179,23 +154,28 @@ class QueueAdmin(JobsModelAdmin[Queue]):
             return ""
         name = _("Resume…") if is_paused(queue) else _("Pause…")
         return format_html(
-            '<a class="button dj-small" href="{}" aria-label="{} {}">{}</a>', self.url("pause", queue.pk), name, queue.name, name
+            '<a class="button dj-small" href="{}" aria-label="{} {}">{}</a>', self._pause_url(queue), name, queue.name, name
         )
 
     # Pause and resume.
 
     def get_urls(self) -> list[URLPattern]:
-        """Add `<id>/pause/`."""
-        pause = path("<int:pk>/pause/", self.admin_site.admin_view(self.pause_view), name="django_jobs_queue_pause")
-        return [pause, *super().get_urls()]
+        """Add `<id>/pause/`, and `pause/<name>/` for a queue without a row."""
+        view = self.admin_site.admin_view(self.pause_view)
+        pause = path("<int:pk>/pause/", view, name="django_jobs_queue_pause")
+        by_name = path("pause/<str:name>/", view, name="django_jobs_queue_pause_name")
+        return [pause, by_name, *super().get_urls()]
 
-    def pause_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """GET asks; POST pauses a queue that is open (`act=pause`) or resumes one (`act=resume`)."""
+    def _pause_url(self, queue: Queue) -> str:
+        return self.url("pause", queue.pk) if queue.pk else self.url("pause_name", queue.name)
+
+    def pause_view(self, request: HttpRequest, pk: int | None = None, name: str = "") -> HttpResponse:
+        """GET asks; POST pauses a queue that is open (`act=pause`) or resumes one (`act=resume`). A pause makes the row."""
         if not (self.has_view_permission(request) and self.may_pause(request)):
             raise PermissionDenied
-        queue = self.get_object(request, str(pk))
+        queue = self.get_object(request, str(pk)) if pk is not None else _named(name)
         if queue is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(pk))  # type: ignore[attr-defined, no-any-return]
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(pk or name))  # type: ignore[attr-defined, no-any-return]
         form = PauseForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             self._switch(request, queue, form.cleaned_data["reason"].strip(), form.cleaned_data["duration"])
@@ -223,7 +203,7 @@ class QueueAdmin(JobsModelAdmin[Queue]):
             resume_queue(queue.name, by=who, reason=reason, using=jobs_database())
             said, done = _("Resumed"), _("The queue %(queue)s is open again.")
         else:
-            pause_queue(queue.name, by=who, reason=reason, until=until, using=jobs_database())
+            queue = pause_queue(queue.name, by=who, reason=reason, until=until, using=jobs_database())
             said, done = _("Paused"), _("The queue %(queue)s is paused: what runs goes on, nothing new starts.")
         if until:
             said = f"{said} {_('until')} {display.exact(until)}"

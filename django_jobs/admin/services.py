@@ -6,15 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.db.models import Count, Max
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..conf import jobs_database
-from ..models import Leader, Worker
+from ..conf import format_duration, jobs_database, jobs_settings
+from ..models import Leader, Worker, WorkerKind
 from . import display
 from .base import ReadOnlyAdmin
 
@@ -22,10 +23,19 @@ from .base import ReadOnlyAdmin
 OVERDUE_SECONDS = 60
 
 
+def _who_looks() -> dict[str, Any]:
+    """Return how many worker trees look after all services, and when the last one said that it is there."""
+    patience = timezone.now() - timedelta(seconds=OVERDUE_SECONDS)
+    alive = Worker.objects.using(jobs_database()).filter(stopped_at__isnull=True, seen_at__gte=patience)
+    found = alive.filter(kind=WorkerKind.SUPERVISOR).aggregate(number=Count("pk"), last=Max("seen_at"))
+    return {"number": found["number"], "last": display.ago(found["last"])}
+
+
 @admin.register(Leader)
 class LeaderAdmin(ReadOnlyAdmin[Leader]):
     """One row for each service."""
 
+    change_list_template = "admin/django_jobs/leader/change_list.html"
     list_display = ["name", "state", "last", "next", "touched", "by", "last_error"]
     ordering = ["name"]
     sortable_by = ()
@@ -34,13 +44,19 @@ class LeaderAdmin(ReadOnlyAdmin[Leader]):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Fetch the workers of the page in one query."""
-        change_list = super().get_changelist_instance(request)
+        change_list: Any = super().get_changelist_instance(request)
         rows = list(change_list.result_list)
         workers = Worker.objects.using(jobs_database()).in_bulk({row.worker for row in rows if row.worker})
         for row in rows:
             row.runner = workers.get(row.worker)
         change_list.result_list = rows
+        change_list.looking = _who_looks()
         return change_list
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Tell how often somebody looks, too: a service that has nothing to do sweeps only now and then."""
+        context = {"interval": format_duration(jobs_settings().sweep_interval), **(extra_context or {})}
+        return super().changelist_view(request, context)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Leader | None:
         """Fetch one row with its worker."""
@@ -63,7 +79,7 @@ class LeaderAdmin(ReadOnlyAdmin[Leader]):
         """Show when it last swept."""
         return display.ago(row.ran_at)
 
-    @admin.display(description=gettext_lazy("next sweep"))
+    @admin.display(description=gettext_lazy("next at the latest"))
     def next(self, row: Leader) -> SafeString | str:
         """Show when it is due."""
         return display.ago(row.next_at)

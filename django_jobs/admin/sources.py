@@ -8,7 +8,7 @@ from ..models import Queue
 from ..task import registered
 
 #: A sidebar with more entries helps nobody.
-MAX_NAMES = 100
+MAX_NAMES = 50
 
 
 def task_names() -> list[str]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib import admin
-from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.db.models import F, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from django.utils import timezone
@@ -69,6 +69,11 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         head = workers.filter(pk=OuterRef("tree")).values("started_at")[:1]
         queryset = workers.annotate(tree=Coalesce("parent", "pk"))
         queryset = queryset.annotate(head_started=Coalesce(Subquery(head), F("started_at")))
+        # A supervisor's own row counts the jobs of processes that have ended: those of the living are on their rows.
+        living = workers.filter(parent=OuterRef("pk"), stopped_at__isnull=True).order_by().values("parent")
+        for name in ("jobs_done", "running", "slots"):
+            total = Coalesce(Subquery(living.annotate(total=Sum(name)).values("total")), Value(0))
+            queryset = queryset.annotate(**{f"tree_{name}": F(name) + total})
         return queryset.order_by("-head_started", "tree", "-kind", "started_at", "pk")
 
     def get_ordering(self, request: HttpRequest) -> list[Any]:
@@ -78,54 +83,54 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     @admin.display(description=gettext_lazy("process"))
     def process(self, worker: Worker) -> SafeString:
         """Show the name, indented below its supervisor."""
+        facts = [worker.get_kind_display(), f"pid {worker.pid}", *([self.memory(worker)] if worker.memory_mb else [])]
         css = "dj-supervisor" if worker.kind == WorkerKind.SUPERVISOR else "dj-child" if worker.parent else "dj-supervisor"
         return format_html(
-            '<a class="dj-job {}" href="{}"><b>{}</b><small>{} · pid {} · {}</small><small>{}</small></a>',
+            '<a class="dj-job {}" href="{}"><b>{}</b><small>{}</small><small>{}</small></a>',
             css,
             self.url("change", worker.pk),
             worker.name,
-            worker.get_kind_display(),
-            worker.pid,
-            self.memory(worker),
+            " · ".join(map(str, facts)),
             self.serves(worker),
         )
 
     @admin.display(description=gettext_lazy("state"))
-    def life(self, worker: Worker) -> SafeString:
+    def life(self, worker: Any) -> SafeString:
         """Show whether it works, was not seen for long, or has stopped and why."""
         if worker.stopped_at:
             return format_html('{} <span class="dj-note">{}</span>', display.badge("cancelled", _("stopped")), worker.stop_reason)
         patience = timedelta(seconds=SILENT_GRACES * jobs_settings().grace)
         if worker.seen_at < timezone.now() - patience:
             return display.badge("lost", _("silent"))
-        return display.badge("running" if worker.running else "succeeded", _("busy") if worker.running else _("idle"))
+        busy = worker.tree_running
+        return display.badge("running" if busy else "succeeded", _("busy") if busy else _("idle"))
 
     @admin.display(description=gettext_lazy("slots"))
-    def slots_used(self, worker: Worker) -> SafeString | str:
-        """Show slots in use of how many."""
-        if not worker.slots:
+    def slots_used(self, worker: Any) -> SafeString | str:
+        """Show slots in use of how many; of a supervisor, those of its processes."""
+        used, slots = worker.tree_running, worker.tree_slots
+        if not slots or worker.stopped_at:
             return display.NOTHING
-        return format_html(
-            '<meter value="{}" max="{}"></meter> {} / {}', worker.running, worker.slots, worker.running, worker.slots
-        )
+        return format_html('<meter value="{}" max="{}"></meter> {} / {}', used, slots, used, slots)
 
     @admin.display(description=gettext_lazy("jobs done"))
-    def done_so_far(self, worker: Worker) -> str:
-        """Show how many jobs this process has ended."""
-        return display.count(worker.jobs_done, worker.jobs_done)
+    def done_so_far(self, worker: Any) -> str:
+        """Show how many jobs this process has ended; a supervisor, how many its processes have, the bygone ones too."""
+        return display.count(worker.tree_jobs_done, worker.tree_jobs_done)
 
     @admin.display(description=gettext_lazy("memory"))
     def memory(self, worker: Worker) -> str:
-        """Show megabytes."""
-        return display.NOTHING if worker.memory_mb is None else f"{worker.memory_mb:.0f} MB"
+        """Show megabytes; nothing where nobody has measured."""
+        return display.NOTHING if not worker.memory_mb else f"{worker.memory_mb:.0f} MB"
 
     @admin.display(description=gettext_lazy("queues"))
     def serves(self, worker: Worker) -> str:
         """Show which queues it serves."""
         names = worker.queues if isinstance(worker.queues, list) else [worker.queues]
-        return ", ".join(map(str, names)) or _("all")
+        said = ", ".join(map(str, names))
+        return _("all queues") if said in ("", "all", "*") else said
 
-    @admin.display(description=gettext_lazy("seen"))
+    @admin.display(description=gettext_lazy("last seen"))
     def seen(self, worker: Worker) -> SafeString | str:
         """Show when it last said that it is there, and when it started."""
         started = format_html('<span class="dj-note">{} {}</span>', _("started"), display.ago(worker.started_at))

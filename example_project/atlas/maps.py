@@ -90,7 +90,7 @@ class LocatorMap:
         draw.ellipse((x - 7, y - 7, x + 7, y + 7), None, RING)
         draw.ellipse((x - 3, y - 3, x + 3, y + 3), MARK, WHITE)
         out = BytesIO()
-        image.save(out, "PNG", transparency=CLEAR, bits=4, compress_level=6)
+        image.save(out, "PNG", transparency=CLEAR, bits=4, compress_level=4)
         return out.getvalue()
 
 
@@ -139,7 +139,6 @@ def _draw(
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), (*sun_colour(minutes), 200))
         if number % 2000 == 0:
             tell(number)
-    small = image.resize((size[0] // SMOOTH, size[1] // SMOOTH), Image.Resampling.LANCZOS)
     out = BytesIO()
-    small.save(out, "PNG", optimize=False, compress_level=6)
+    image.reduce(SMOOTH).save(out, "PNG", compress_level=6)
     return out.getvalue()

@@ -64,7 +64,7 @@ class City(models.Model):
     class Meta:
         verbose_name_plural = "cities"
         ordering = ["-population", "id"]
-        # `described_at` has no index on purpose: 34,000 jobs write it, and an update that touches no index is much cheaper.
+        # `described_at` has no index on purpose: 27,000 jobs write it, and an update that touches no index is much cheaper.
         indexes = [models.Index(fields=["country", "-population", "id"], name="atlas_city_biggest")]
 
     def __str__(self) -> str:

@@ -15,8 +15,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_jobs import stats
-from django_jobs.admin import job_list
-from django_jobs.models import Job, Queue
+from django_jobs.admin import display, job_list, sources
+from django_jobs.models import Job, JobAttempt, Queue
 from django_jobs.statuses import Status
 from tests.support.jobs import make_job, running_job
 
@@ -92,7 +92,7 @@ def test_what_is_no_filter_of_the_page_is_refused(root: Client) -> None:
     assert root.get(LIST + "?error_message__icontains=x").status_code == 400
 
 
-@pytest.mark.parametrize("name", ["q", "status", "queue", "task", "period", "before", "p"])
+@pytest.mark.parametrize("name", ["q", "status", "queue", "task", "attempt", "period", "before", "p"])
 @pytest.mark.parametrize("value", ["%00", "a%00b", "%ff", "x" * 5000, "-1", "9" * 30, "%25%5F'\"", "deadbeef"])
 def test_odd_values_break_nothing(root: Client, name: str, value: str) -> None:
     make_job()
@@ -133,6 +133,52 @@ def test_a_filter_without_an_index_looks_at_a_bounded_number(root: Client, monke
     assert shown(root, "?status=all&task=a.rare") == ids(recent)
     Job.objects.exclude(pk__in=[rare.pk, recent.pk]).delete()
     assert shown(root, "?status=all&task=a.rare") == ids(recent, rare)
+
+
+def test_jobs_are_found_by_how_an_attempt_ended(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that succeeded at last, after its worker died: also far behind the part of the table that other filters look at."""
+    monkeypatch.setattr(job_list, "WINDOW", 10)
+    lost, failed = make_job(Status.SUCCEEDED), make_job(Status.FAILED)
+    for job, number, outcome in [(lost, 1, "lost"), (lost, 2, "lost"), (failed, 1, "failed")]:
+        JobAttempt.objects.create(job=job, number=number, outcome=outcome, ended_at=timezone.now())
+    for _ in range(15):
+        make_job(Status.SUCCEEDED)
+    assert shown(root, "?status=all&attempt=lost") == ids(lost)
+    assert shown(root, "?status=all&attempt=failed") == ids(failed)
+    assert shown(root, "?status=all&attempt=handed_back") == []
+    assert shown(root, "?status=failed&attempt=lost") == []
+    assert shown(root, f"?status=all&attempt=lost&task={lost.task}") == ids(lost)
+    assert shown(root, "?status=all&attempt=lost&task=a.other") == []
+    assert len(shown(root, "?status=all&attempt=nonsense")) == 17
+    assert "attempt=lost" in root.get(LIST + "?status=all").content.decode()
+
+
+def test_only_the_newest_such_attempts_are_followed(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_list, "ATTEMPTS", 2)
+    jobs = [make_job(Status.SUCCEEDED) for _ in range(3)]
+    for job in jobs:
+        JobAttempt.objects.create(job=job, number=1, outcome="lost", ended_at=timezone.now())
+    assert shown(root, "?status=all&attempt=lost") == ids(*reversed(jobs[1:]))
+    assert "newest 2 such attempts" in root.get(LIST + "?status=all&attempt=lost").content.decode()
+
+
+def test_the_lists_of_filters_end_somewhere(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_NAMES", 3)
+    for number in range(5):
+        Queue.objects.create(name=f"a{number}")
+    page = root.get(LIST).content.decode()
+    assert page.count('href="?task=') == 3
+    assert page.count('href="?queue=') == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "just now"), (0.4, "just now"), (-0.4, "now"), (5, "5 s ago"), (-5.5, "in 5 s"), (130, "2\xa0minutes ago")],
+)
+def test_ages(seconds: float, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = timezone.now()
+    monkeypatch.setattr(display.timezone, "now", lambda: now)
+    assert f">{text}<" in str(display.ago(now - timedelta(seconds=seconds)))
 
 
 def test_filters_come_from_declarations_and_not_from_jobs(root: Client) -> None:

@@ -76,9 +76,75 @@ def test_a_queue_below_a_paused_one_says_so(root: Client) -> None:
     Queue.objects.create(name="billing", paused_at=timezone.now())
     Queue.objects.create(name="billing.invoices")
     Queue.objects.create(name="mail", paused_at=timezone.now(), paused_until=timezone.now() - timedelta(seconds=1))
-    text = root.get(QUEUES).content.decode()
+    text = root.get(QUEUES).content.decode().partition('id="dj-undeclared"')[0]
     assert text.count('dj-parked">paused') == 2
     assert text.count('dj-succeeded">open') == 1, "a pause whose time is over is none"
+
+
+def test_queues_without_a_row_are_listed_with_their_depth_and_can_be_paused(root: Client) -> None:
+    Queue.objects.create(name="declared")
+    Queue.objects.create(name="closed", paused_at=timezone.now())
+    running_job(queue="busy")
+    for _ in range(3):
+        make_job(queue="undeclared")
+    make_job(queue="closed.below")
+    table = root.get(QUEUES).content.decode().partition('id="dj-undeclared"')[2]
+    rows = {row.partition('field-name">')[2].partition("<")[0]: row for row in table.split("<tr>")[2:]}
+    assert {"undeclared", "busy", "closed.below"} <= set(rows)
+    assert "declared" not in rows
+    assert 'queue=undeclared">3<' in rows["undeclared"]
+    assert "with closed" in rows["closed.below"]
+    address = reverse("admin:django_jobs_queue_pause_name", args=["undeclared"])
+    assert address in rows["undeclared"]
+    assert root.get(address).status_code == 200
+    assert not Queue.objects.filter(name="undeclared").exists(), "to look makes no row"
+    assert root.post(address, {"act": "pause", "reason": "too much"}).status_code == 302
+    queue = Queue.objects.get(name="undeclared")
+    assert (queue.paused_by, queue.pause_reason) == ("root", "too much")
+    assert LogEntry.objects.get().object_id == str(queue.pk)
+    assert address not in root.get(QUEUES).content.decode()
+
+
+@pytest.mark.parametrize("name", ["a..b", "a b", "x" * 101])
+def test_what_can_not_name_a_queue_is_not_paused(root: Client, name: str) -> None:
+    address = reverse("admin:django_jobs_queue_pause_name", args=[name])
+    assert root.post(address, {"act": "pause"}).status_code == 302
+    assert not Queue.objects.exists()
+
+
+def test_to_pause_a_queue_without_a_row_needs_the_permission(login: Callable[..., Client]) -> None:
+    address = reverse("admin:django_jobs_queue_pause_name", args=["mail"])
+    assert login("view_queue").post(address, {"act": "pause"}).status_code == 403
+    assert not Queue.objects.exists()
+
+
+def test_the_form_of_a_queue_shows_nothing_where_nothing_is_said_and_explains(root: Client) -> None:
+    queue = Queue.objects.create(name="mail", retention={"failed": None})
+    for address in (reverse("admin:django_jobs_queue_add"), reverse("admin:django_jobs_queue_change", args=[queue.pk])):
+        form = root.get(address).context["adminform"].form
+        assert form["backoff"].value() == ""
+        assert "null" not in str(form["backoff"])
+        assert all(form[name].help_text for name in form.fields if name != "description")
+    assert "&quot;failed&quot;: null" in str(form["retention"])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("name", "x..y", "can't name a queue"),
+        ("timeout", "-1", "can't be negative"),
+        ("retention", '{"failed": "soon", "running": 1}', "'running' is not a final status"),
+        ("retention", '{"failed": "soon", "running": 1}', "retention['failed']"),
+        ("backoff", '"soon"', "can't read 'soon'"),
+    ],
+)
+def test_an_error_says_what_is_wrong_and_not_how_the_field_is_called_in_code(
+    root: Client, field: str, value: str, told: str
+) -> None:
+    response = root.post(reverse("admin:django_jobs_queue_add"), {"name": "good", field: value})
+    errors = response.context["adminform"].form.errors[field]
+    assert any(told in error.lower() for error in errors), errors
+    assert not any(error.startswith(("queue_name:", f"{field}:")) for error in errors)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +223,27 @@ def test_workers_are_shown_as_trees_and_silent_ones_marked(root: Client) -> None
     assert "asked to" in root.get(reverse("admin:django_jobs_worker_changelist") + "?life=stopped").content.decode()
 
 
+def test_a_supervisor_has_the_numbers_of_its_processes(root: Client) -> None:
+    """Its own row counts what its bygone processes did; the living count for themselves. Nothing is shown twice or left out."""
+    head = Worker.objects.create(id=uuid.uuid4(), kind="supervisor", name="head", host="h", pid=1, jobs_done=8_523)
+    for number, (done, running) in enumerate([(16_833, 2), (100, 0)]):
+        values = {"jobs_done": done, "running": running, "slots": 4, "memory_mb": 100.0 * number}
+        Worker.objects.create(id=uuid.uuid4(), kind="process", parent=head.pk, name=f"child-{number}", host="h", pid=2, **values)
+    gone = {"stopped_at": timezone.now(), "jobs_done": 8_523, "slots": 4}
+    Worker.objects.create(id=uuid.uuid4(), kind="process", parent=head.pk, name="gone", host="h", pid=3, **gone)
+    Worker.objects.create(id=uuid.uuid4(), kind="supervisor", name="other", host="h", pid=4)
+    text = root.get(reverse("admin:django_jobs_worker_changelist")).content.decode()
+    row = text.partition("<b>head</b>")[2].partition("</tr>")[0]
+    assert "25,456" in row
+    assert "2 / 8" in row
+    assert "busy" in row
+    assert "16,833" in text.partition("<b>child-0</b>")[2].partition("</tr>")[0]
+    assert "all queues" in row
+    assert "· –" not in text
+    assert "0 MB" not in text.replace("100 MB", "")
+    assert root.get(reverse("admin:django_jobs_worker_change", args=[head.pk])).status_code == 200
+
+
 def test_a_workers_page_shows_what_it_runs(root: Client) -> None:
     worker = Worker.objects.create(id=uuid.uuid4(), kind="process", name="w", host="h", pid=1)
     job = running_job(worker.pk)
@@ -180,6 +267,17 @@ def test_the_number_of_queries_for_workers_and_locks_does_not_grow(root: Client)
         add()
     assert {model: cost(model) for model in READ_ONLY} == before
     assert max(before.values()) <= 10
+
+
+def test_services_say_that_somebody_looks_though_no_sweep_is_recent(root: Client) -> None:
+    address = reverse("admin:django_jobs_leader_changelist")
+    Leader.objects.create(name="stager", ran_at=timezone.now() - timedelta(seconds=50), next_at=timezone.now())
+    assert "start one with manage.py runjobs" in root.get(address).content.decode()
+    Worker.objects.create(id=uuid.uuid4(), kind="supervisor", name="head", host="h", pid=1)
+    Worker.objects.create(id=uuid.uuid4(), kind="supervisor", name="old", host="h", pid=2, stopped_at=timezone.now())
+    text = root.get(address).content.decode()
+    assert "1 worker looks every 1s" in text
+    assert "just now" in text.partition("Last sign of it:")[2].partition("</p>")[0]
 
 
 def test_services_show_errors_and_those_that_nobody_runs(root: Client) -> None:
