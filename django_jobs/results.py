@@ -208,7 +208,7 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         raise JobsError(f"Job {self.id}: {refusal}")
 
 
-def _deadline(timeout: float | None) -> float:
+def _deadline(timeout: Any) -> float:
     if timeout is None:
         return float("inf")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):

@@ -190,12 +190,14 @@ class JobTask(_TaskBase[P, R]):
     # Django's own take `self` by name as well, and so no argument of the function's that is called so.
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult[P, R]:
         """Store a job in the caller's transaction, with these arguments for the function, and return its result."""
-        result: JobResult[P, R] = self.get_backend().enqueue(self, args, kwargs)
+        backend: Any = self.get_backend()
+        result: JobResult[P, R] = backend.enqueue(self, args, kwargs)
         return result
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult[P, R]:
         """See `enqueue`."""
-        result: JobResult[P, R] = await self.get_backend().aenqueue(self, args, kwargs)
+        backend: Any = self.get_backend()
+        result: JobResult[P, R] = await backend.aenqueue(self, args, kwargs)
         return result
 
     def enqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult[P, R]]:

@@ -35,8 +35,10 @@ def has_tables(alias: str) -> bool:
     try:
         with connection.cursor() as cursor:
             for model in apps.get_app_config("django_jobs").get_models():
-                columns = ", ".join(quote(field.column) for field in model._meta.local_concrete_fields)
-                cursor.execute(f"SELECT {columns} FROM {quote(model._meta.db_table)} WHERE 1 = 0")
+                table = quote(model._meta.db_table)
+                # With the table's name before it: alone, SQLite takes the quoted name of a missing column for a text.
+                columns = ", ".join(f"{table}.{quote(str(field.column))}" for field in model._meta.local_concrete_fields)
+                cursor.execute(f"SELECT {columns} FROM {table} WHERE 1 = 0")
     except DatabaseError as error:
         if is_without_tables(error):
             return False

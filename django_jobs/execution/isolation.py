@@ -27,6 +27,7 @@ from . import wire
 from .context import Link
 from .errors import class_path
 from .plan import Plan
+from .processes import ending
 from .running import CANCELLED, Run, Stop
 from .timeouts import reason
 
@@ -161,7 +162,7 @@ class ProcessRun(Run):
         if stop is None and code == -signal.SIGXCPU and self.attempt.cpu_timeout:
             stop = Stop("cpu_timeout", f"{reason('cpu_timeout', self.attempt)}, and did not stop: killed")
         if stop is None:
-            return Lost(f"the job's process {_ending(code)}")
+            return Lost(f"the job's own process {ending(code)}")
         if stop.limit == CANCELLED:
             return Cancelled(stop.reason, ErrorInfo(class_path(JobCancelled), stop.reason))
         return TimedOut(ErrorInfo(class_path(JobTimeout), stop.reason, fingerprint=stop.limit[:16]), stop.limit)
@@ -218,12 +219,3 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

@@ -27,6 +27,18 @@ _PROC: Final = Path("/proc")
 _TICKS: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
+def ending(code: int) -> str:
+    """Return how a process ended, from its return code: the fact, and for SIGKILL what may be behind it."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        return f"was killed by signal {-code}"
+    hint = " (by hand, or by the system for lack of memory)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
 class Child(NamedTuple):
     """A process, told from a later one with the same id by its start (clock ticks since boot)."""
 

@@ -102,8 +102,8 @@ def _is_listed(error: BaseException, plan: Plan) -> bool:
 
 def _delay(run: Run, error: BaseException | None) -> float | None:
     """Ask a back-off that the task computes from the exception and its result object; None leaves it to the job's pattern."""
-    if run.plan.backoff is None:
-        return None
+    if run.plan.backoff is None or run.attempt.backoff != retry.CALLABLE:
+        return None  # none is declared, or this job was given another pattern
     try:
         return _seconds(run.plan.backoff(error, run.task_result()))
     except Exception:

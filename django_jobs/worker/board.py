@@ -27,6 +27,7 @@ _HEADER_SIZE = 128
 _RUNNING, _ENDED = 1, 2
 _LIMITS = ("timeout", "heartbeat_timeout", "cancelled")
 _TIMEOUT, _HEARTBEAT, _CANCELLED = range(3)
+_BROKEN_AT = 112
 _OVERFLOW_AT = 120
 #: Room for attempts that have ended and are not recorded yet.
 ENDED_SLOTS = 512
@@ -84,6 +85,10 @@ class Board:
     def header(self, state: int, running: int, in_hand: int, done: int, memory_mb: float, *, idle: bool) -> None:
         """Say how the process is; also its sign of life."""
         _HEADER.pack_into(self._map, 0, state, running, in_hand, done, int(idle), time.monotonic(), memory_mb, 0.0)
+
+    def broken(self) -> None:
+        """Say that the process ends by an error of its own, which no job has made."""
+        struct.pack_into("<q", self._map, _BROKEN_AT, 1)
 
     def begin(self, attempt: Attempt, thread_id: int) -> None:
         """Say that the function of `attempt` starts now, in the thread with this native id."""
@@ -185,6 +190,11 @@ class Board:
         """Return how the process is."""
         state, running, in_hand, done, idle, beat, memory, _ = _HEADER.unpack_from(self._map, 0)
         return Header(state, running, in_hand, done, bool(idle), beat, memory)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the process has said that it ends by an error of its own."""
+        return bool(struct.unpack_from("<q", self._map, _BROKEN_AT)[0])
 
     def close(self) -> None:
         """Let go of the memory."""

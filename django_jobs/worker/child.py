@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from django_jobs.execution.processes import descendants
+from django_jobs.execution.processes import descendants, ending
 from django_jobs.outcomes import Cancelled, ErrorInfo, HandedBack, Outcome, TimedOut
 from django_jobs.worker.board import ENDED_SLOTS, STARTING, Board, Slot
 from django_jobs.worker.options import VARIABLE, ProcessOptions, WorkerOptions
@@ -149,7 +149,7 @@ class Child:
             limit = slot.limit if slot.deadline and now > slot.deadline else "cpu_timeout"
             text = f"{limit}: the task did not stop by itself, so its process was killed after {now - slot.started:.1f} s"
             guilty[slot.token] = TimedOut(ErrorInfo("django_jobs.exceptions.JobTimeout", text, fingerprint=limit), limit=limit)
-        self.kill("killed to end a job that was out of time or cancelled by force", guilty)
+        self.kill("its worker's process was killed to end another job, out of time or cancelled by force", guilty)
 
     # -- the end
 
@@ -159,6 +159,10 @@ class Child:
         begun = self.board.begun()
         return None if begun is None else {token: now - started for token, started in begun.items()}
 
+    def owes(self) -> bool:
+        """Whether rows of jobs may be left of it: not of one that has never come to work."""
+        return self.board.read_header().state != STARTING or self.started_tokens() != {}
+
     def cause(self) -> str:
         """Return why it ended, for people and records. Only once it has been reaped."""
         if self.kill_reason:
@@ -166,14 +170,10 @@ class Child:
         code = self.process.returncode
         if code is None:
             return "still running"
-        if code >= 0:
-            return f"its process ended with exit code {code}"
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
-        return f"its process was killed by {name}{hint}"
+        if self.board.is_broken:
+            return f"its worker's process ended by an error of its own (exit code {code}): see its log"
+        count = len(self.board.begun() or ())
+        return f"its worker's process {ending(code)}{f', with {count} jobs in it' if count > 1 else ''}"
 
     def outcomes(self, *, is_stop: bool) -> dict[UUID, Outcome]:
         """Return how the attempts that were running end where more is known than that their process died."""
@@ -185,6 +185,9 @@ class Child:
             return {token: TimedOut(error, limit="cpu_timeout") for token in limited}
         if is_stop and not self.guilty:
             return {token: HandedBack("its worker was stopped", started=True) for token in started}
+        if self.board.is_broken:
+            # None of the jobs did that: no attempt is spent.
+            return {token: HandedBack(self.cause(), started=True) for token in self.board.begun() or started}
         return self.guilty
 
     def sweep_group(self) -> None:

@@ -38,6 +38,7 @@ from django_jobs.worker.cancels import Stops, heed_cancels
 from django_jobs.worker.claims import Claims
 from django_jobs.worker.hold import Hands, InHand, boottime
 from django_jobs.worker.options import ControlOptions, Counters
+from django_jobs.worker.outage import Outage
 from django_jobs.worker.pool import Pool
 from django_jobs.worker.queues import QueueWatch
 
@@ -93,7 +94,7 @@ class Control:
         self._notes: dict[UUID, Note] = {}
         self._notes_lock = threading.Lock()
         self._connected = False
-        self._is_complaining = False
+        self.outage = Outage(self.name, self.dialect)
         self._next_cancel = 0.0
 
     # -- from other threads
@@ -110,6 +111,11 @@ class Control:
         """Claim nothing more; give back what has not begun; end when all that runs is recorded."""
         self.draining = True
         self.wake.set()
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it has never worked, and so owes nobody anything."""
+        return not (self.outage.has_worked or self.hands.items or self._to_record)
 
     @property
     def is_idle(self) -> bool:
@@ -133,6 +139,7 @@ class Control:
                     self._connect()
                 self._cycle()
                 pause = 0.05
+                self.outage.over()
             except (DatabaseError, InterfaceError) as error:
                 self.counters.last_error = f"{type(error).__name__}: {error}"[:300]
                 if not self._is_lost(error) and self._rescue(error):
@@ -186,7 +193,7 @@ class Control:
         self._connected = True
         if not rows:
             self.hands.confirmation.confirm(sent_at, has_rows=False)
-        if self.counters.cycles:
+        if self.outage.has_worked:
             logger.info("Worker %s has its database connection again; %d jobs in hand.", self.name, len(self.hands.items))
 
     def _resolve_uncertain(self) -> None:
@@ -221,19 +228,14 @@ class Control:
 
     def _disconnect(self, error: BaseException | None) -> None:
         """Start nothing more; what has not begun will be given back after the reconnect."""
-        if error is not None and (self._connected or not self._is_complaining):
-            # Once: while the database is away, every further try says the same.
-            logger.warning("Worker %s has no database connection: %s", self.name, error)
-        self._is_complaining = error is not None
-        if error is not None and self.dialect.is_refusal(error):
+        if error is not None and self.outage.away(error):
             self.hands.confirmation.confirm(boottime(), has_rows=bool(self.hands.items))
         self._connected = False
         self.hands.lost()
         with suppress(Exception):
             self.connection.close()
-        self._hand_back(
-            self.pool.take_back() + [attempt for _, attempt in self._ahead], "its worker lost the database connection"
-        )
+        unbegun = self.pool.take_back() + [attempt for _, attempt in self._ahead]
+        self._hand_back(unbegun, "its worker lost the database connection")
         self._ahead = []
 
     def _is_lost(self, error: BaseException) -> bool:
@@ -241,7 +243,7 @@ class Control:
 
     def _rescue(self, error: BaseException) -> bool:
         """A statement failed, the session lives: undo the cycle and hold again before anything else. False: reconnect."""
-        logger.warning("A cycle of worker %s failed and is undone: %s", self.name, error)
+        self.outage.failed(error)
         try:
             self._uncertain = True  # the failure may have come after the commit, from the statement behind it
             self.hands.undo()

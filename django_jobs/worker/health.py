@@ -85,8 +85,12 @@ class HealthServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port."""
+        """End serving."""
         self._server.shutdown()
+        self.close()
+
+    def close(self) -> None:
+        """Close the port, also of one that was never started."""
         self._server.server_close()
 
 

@@ -143,6 +143,8 @@ class Process:
         signals.send("worker_started", worker=self.worker, name=self.options.name)
         while not self.control.stopped.wait(LOOK_SECONDS):
             self._look()
+            if self.control.draining and self.control.is_bare:
+                break  # it may be waiting for a database that does not answer
         self._write_header(stopped=True)
         signals.send("worker_stopped", worker=self.worker, name=self.options.name, reason=self._is_recycling or "stopped")
         self.pool.close()
@@ -156,6 +158,7 @@ class Process:
         except BaseException:
             logger.critical("The control loop of worker %s ended by an error of its own", self.options.name, exc_info=True)
             # Nobody holds our rows any more: end at once, the supervisor takes it from here.
+            self.board.broken()
             kill_group()
 
     def _look(self) -> None:
@@ -198,6 +201,8 @@ class Process:
     def _write_header(self, *, stopped: bool = False) -> None:
         control = self.control
         state = board.STOPPED if stopped else board.DRAINING if control.draining else board.WORKING
+        if state == board.WORKING and not control.outage.has_worked:
+            state = board.STARTING
         busy = len(control.hands.items)
         self.board.header(state, self.pool.running, busy, control.counters.done, self.memory_mb, idle=control.is_idle)
 

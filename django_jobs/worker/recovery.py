@@ -8,7 +8,6 @@ database sessions are then ended, and only when the server says that they are go
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import queue
 import threading
@@ -24,6 +23,7 @@ from django.db import DatabaseError, InterfaceError, close_old_connections, conn
 from django_jobs import __version__, db
 from django_jobs.conf import jobs_settings
 from django_jobs.db import DatabaseNow
+from django_jobs.db.reach import Reach
 from django_jobs.lifecycle.recover import recover_worker
 from django_jobs.models import JobLock, Worker, WorkerKind
 from django_jobs.outcomes import Outcome
@@ -35,6 +35,8 @@ logger = logging.getLogger("django_jobs.worker")
 REGISTRY_SECONDS = 5.0
 #: A session that does not end on request within this time is left to the requeuer's rules.
 SESSION_SECONDS = 5.0
+#: For how long an orderly end waits to be written down while the database is away.
+UNREACHED_SECONDS = 0.3
 
 
 @dataclass
@@ -48,6 +50,8 @@ class Death:
     started: dict[UUID, float] | None  # tokens of what had begun; None: can't be told
     guilty: Mapping[UUID, Outcome]
     is_orderly: bool  # it had nothing in hand, as far as it knew
+    is_stop: bool = False  # killed because its worker is stopping: no crash
+    owes: bool = False  # rows of its jobs may be left
     tries: int = 0
 
 
@@ -78,13 +82,14 @@ class Recovery:
     teller: Teller
     entries: Callable[[], list[Entry]]
     recovered: Callable[[], None]
+    reach: Reach = field(default_factory=Reach)
     deaths: queue.SimpleQueue[Death] = field(default_factory=queue.SimpleQueue)
     is_connected: bool = False
     last_error: str = ""
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
-        self._pending = 0
+        self._pending = self._owed = 0
         self._registered: set[UUID] = set()
         self._next_entry = self._next_lease = 0.0
         self._thread = threading.Thread(target=self._run, name="recovery", daemon=True)
@@ -96,6 +101,7 @@ class Recovery:
     def add(self, death: Death) -> None:
         """Take a child that was reaped."""
         self._pending += 1
+        self._owed += death.owes
         self.deaths.put(death)
 
     @property
@@ -104,12 +110,16 @@ class Recovery:
         return self._pending == 0
 
     def close(self, timeout: float) -> None:
-        """Deal with what is left for at most `timeout` seconds; sign the registry off."""
+        """Deal with what is left for at most `timeout` seconds; sign the registry off.
+
+        Without a database and with nothing to recover, nobody waits for it.
+        """
+        timeout = timeout if self.is_connected or self._owed else min(timeout, UNREACHED_SECONDS)
         limit = time.monotonic() + timeout
         while not self.is_settled and time.monotonic() < limit:
             time.sleep(0.02)
         self._stop.set()
-        self._thread.join(max(0.1, limit - time.monotonic()) + 1.0)
+        self._thread.join(max(0.1, limit - time.monotonic()) + (1.0 if self.is_connected else 0.0))
 
     # -- the thread
 
@@ -123,12 +133,16 @@ class Recovery:
                 if death is not None:
                     self._recover(death)
                     self._pending -= 1
+                    self._owed -= death.owes
                     death = None  # dealt with, whatever fails behind it
                 self._keep_leases()
                 self._keep_registry()
                 self.is_connected, self.last_error, pause = True, "", 0.1
+                self.reach.works(self.alias)
             except (DatabaseError, InterfaceError) as error:
                 self.is_connected, self.last_error = False, f"{type(error).__name__}: {error}"[:300]
+                self.reach.failed(self.alias, error)
+                self._next_entry = self._next_lease = 0.0  # so that "connected" is true when it is said again
                 self._put_back(death)
                 for connection in connections.all(initialized_only=True):
                     connection.close()
@@ -173,8 +187,10 @@ class Recovery:
         Worker.objects.using(self.alias).filter(id=death.worker).update(
             stopped_at=DatabaseNow(), stop_reason=death.cause[:255], running=0
         )
-        if not death.is_orderly:
-            logger.warning("A process died (%s): %d running jobs were dealt with.", death.cause, count)
+        if death.is_stop:
+            logger.info("What outlasted the stop runs again elsewhere, uncounted: %d started.", len(death.guilty))
+        elif not death.is_orderly:
+            logger.warning("A process died: %s. Jobs that it had: %d, all dealt with.", death.cause, count)
         self.recovered()
 
     def _end_sessions(self, death: Death) -> None:
@@ -245,8 +261,3 @@ class Recovery:
         Worker.objects.using(self.alias).filter(id__in=self._registered, stopped_at=None).update(
             stopped_at=DatabaseNow(), stop_reason="stopped", running=0
         )
-
-
-def host_name() -> str:
-    """Return a name for this worker tree: the host and the process id."""
-    return f"{platform.node()}:{os.getpid()}"

@@ -23,10 +23,12 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_jobs import signals, wakeup
 from django_jobs.conf import jobs_settings
+from django_jobs.db.reach import Reach
 from django_jobs.models import WorkerKind
 from django_jobs.worker import board
 from django_jobs.worker.child import Child
 from django_jobs.worker.health import HealthServer
+from django_jobs.worker.names import default_name
 from django_jobs.worker.options import WorkerOptions
 from django_jobs.worker.recovery import Death, Entry, Recovery
 from django_jobs.worker.systemd import notify
@@ -49,7 +51,7 @@ class Supervisor:
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
         self.id = uuid.uuid4()
-        self.name = options.name or _default_name()
+        self.name = options.name or default_name()
         self.children: list[Child] = []
         self.started = time.monotonic()
         self.ticked = time.monotonic()
@@ -64,6 +66,7 @@ class Supervisor:
         self._stop = threading.Event()
         self._signalled = threading.Event()
         self.teller = Teller(hooks=True)
+        self.reach = Reach()
         self.recovery = Recovery(
             alias=options.database,
             direct_alias=options.direct_database,
@@ -72,9 +75,11 @@ class Supervisor:
             teller=self.teller,
             entries=self._entries,
             recovered=lambda: self._tell_all("wake *"),
+            reach=self.reach,
         )
         self.maintenance: Any = None
-        self.health: HealthServer | None = None
+        # Here, so that a port that can't be had is an error of the command.
+        self.health = None if options.health_port is None else HealthServer(self, options.health_host, options.health_port)
 
     # -- running
 
@@ -86,14 +91,14 @@ class Supervisor:
             for _ in range(self.options.processes):
                 self._start_child()
             logger.info(
-                "Worker %s: %d processes with %d threads and %d coroutines each, queues: %s.",
+                "Worker %s: %s with %s and %s each, queues: %s.",
                 self.name,
-                self.options.processes,
-                self.options.threads,
-                self.options.async_jobs,
+                count_of(self.options.processes, "process"),
+                count_of(self.options.threads, "thread"),
+                count_of(self.options.async_jobs, "coroutine"),
                 ", ".join(self.options.queues) or "all",
             )
-            notify("READY=1", f"STATUS={self.options.processes} processes")
+            notify("READY=1", f"STATUS={count_of(self.options.processes, 'process')}")
             signals.send("worker_started", worker=self.id, name=self.name)
             while not self._is_done():
                 self._tick()
@@ -133,10 +138,11 @@ class Supervisor:
         if self.options.maintenance:
             from django_jobs.maintenance.service import Maintenance
 
-            self.maintenance = Maintenance(using=self.options.direct_database, worker=self.id, stop=self._stop, tell=self.teller)
+            self.maintenance = Maintenance(
+                using=self.options.direct_database, worker=self.id, stop=self._stop, tell=self.teller, reach=self.reach
+            )
             threading.Thread(target=self._maintain, name="maintenance", daemon=True).start()
-        if self.options.health_port is not None:
-            self.health = HealthServer(self, self.options.health_host, self.options.health_port)
+        if self.health is not None:
             self.health.start()
 
     def _maintain(self) -> None:
@@ -253,10 +259,12 @@ class Supervisor:
                 worker=child.id,
                 session_name=child.session_name,
                 cause="stopped" if is_orderly else cause,
-                counts=not child.kill_reason,
+                counts=not child.kill_reason and not child.board.is_broken,
                 started=child.started_tokens(),
                 guilty=child.outcomes(is_stop=is_stop),
                 is_orderly=is_orderly,
+                is_stop=is_stop,
+                owes=not is_orderly and child.owes(),
             )
         )
         if not is_orderly and not is_stop:
@@ -278,7 +286,11 @@ class Supervisor:
         return self._stop_requests > 0
 
     def _begin_stop(self, now: float) -> None:
-        logger.info("Worker %s stops: running jobs have %.0f s to end.", self.name, self.options.stop_timeout)
+        running = sum(1 for child in self.children for _ in child.board.running())
+        if running:
+            logger.info("Worker %s stops: running jobs have %.0f s to end.", self.name, self.options.stop_timeout)
+        else:
+            logger.info("Worker %s stops: nothing runs.", self.name)
         notify("STOPPING=1")
         self._stop_at = now + self.options.stop_timeout
         self._restart_at.clear()
@@ -308,7 +320,7 @@ class Supervisor:
             self.health.stop()
         signals.send("worker_stopped", worker=self.id, name=self.name, reason="stopped")
         self.teller.close(5.0)
-        logger.info("Worker %s has stopped; %d jobs done.", self.name, self.jobs_done)
+        logger.info("Worker %s has stopped; %s done.", self.name, count_of(self.jobs_done, "job"))
 
     # -- for the registry and for health
 
@@ -341,7 +353,6 @@ def has_exited(pid: int) -> bool:
         return True
 
 
-def _default_name() -> str:
-    import platform
-
-    return f"{platform.node()[:60]}:{os.getpid()}"
+def count_of(number: int, noun: str) -> str:
+    """Return "1 job", "2 jobs", "3 processes"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"

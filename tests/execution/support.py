@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from django_jobs.execution.executor import Executor
 from django_jobs.outcomes import Attempt, Finished
+from django_jobs.retry import normalise_backoff
 from django_jobs.task import find_task
 
 _OPTIONS = ("timeout", "timeout_grace", "heartbeat_timeout", "cpu_timeout", "serializer", "max_deaths")
@@ -49,6 +50,7 @@ def attempt_of(task: Any, *args: Any, kwargs: dict[str, Any] | None = None, **ch
     """Return an attempt to run `task`, as it would be claimed: with the options that the task declares."""
     values: dict[str, Any] = {name: getattr(task, name) for name in _OPTIONS if hasattr(task, name)}
     values |= {"number": 1, "attempts_used": 1, "max_attempts": 5, "worker_ids": ("host/worker/1-abcdef01",)}
+    values["backoff"] = normalise_backoff(getattr(task, "backoff", None))
     values |= changes
     return Attempt(uuid4(), uuid4(), task.module_path, list(args), kwargs or {}, **values)
 

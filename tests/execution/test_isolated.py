@@ -41,7 +41,7 @@ def test_an_exception_comes_over_whole(slot: Slot) -> None:
     assert "tests/execution/tasks.py" in outcome.error.traceback
 
 
-@pytest.mark.parametrize(("how", "cause"), [("exit", "exited with code 3"), ("kill", "SIGKILL"), ("segfault", "SIGSEGV")])
+@pytest.mark.parametrize(("how", "cause"), [("exit", "ended with exit code 3"), ("kill", "SIGKILL"), ("segfault", "SIGSEGV")])
 def test_its_death_is_its_own(slot: Slot, how: str, cause: str) -> None:
     outcome = slot.run(attempt_of(tasks.isolated, how), 30).outcome
     assert isinstance(outcome, Lost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
+from typing import Any
 
 import pytest
 from django.db import OperationalError
@@ -186,6 +187,13 @@ def test_a_backoff_that_raises_leaves_the_pause_to_the_default(slot: Slot, caplo
     assert isinstance(outcome, Failed)
     assert (outcome.final, outcome.delay) == (False, None)
     assert "back-off" in caplog.text
+
+
+@pytest.mark.parametrize("given", [None, 5.0, [1.0, 2.0]])
+def test_a_backoff_that_the_job_was_given_wins_over_the_function_of_its_task(slot: Slot, given: Any) -> None:
+    outcome = slot.run(attempt_of(tasks.asks, "key", backoff=given)).outcome
+    assert isinstance(outcome, Failed)
+    assert (outcome.final, outcome.delay) == (False, None), "the job's own pattern is asked when the outcome is recorded"
 
 
 def test_a_database_conflict_is_tried_again_after_five_seconds(slot: Slot) -> None:

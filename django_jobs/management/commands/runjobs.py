@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from django.utils import autoreload
 
 from django_jobs import conf
+from django_jobs.db import schema
 from django_jobs.exceptions import InvalidOption
+from django_jobs.options import MAX_INTEGER
+from django_jobs.worker.choice import check_choice
 from django_jobs.worker.logs import configure
+from django_jobs.worker.names import check_name
 from django_jobs.worker.options import WorkerOptions
 from django_jobs.worker.supervisor import Supervisor
 
@@ -45,17 +51,17 @@ class Command(BaseCommand):
         ):
             add(name, action="append", default=[], metavar="NAME", help=f"{text} May be repeated.")
         for name, kind, default, text in (
-            ("--processes", _positive, 1, "Worker processes."),
-            ("--threads", _positive, 4, "Threads in each process: how many ordinary jobs it runs at once."),
-            ("--async-jobs", _not_negative, 20, "Coroutines at once in each process, for tasks that are `async def`."),
+            ("--processes", whole(1, 500), 1, "Worker processes."),
+            ("--threads", whole(1, 1_000), 4, "Threads in each process: how many ordinary jobs it runs at once."),
+            ("--async-jobs", whole(0, 10_000), 20, "Coroutines at once in each process, for tasks that are `async def`."),
         ):
             add(name, type=kind, default=default, help=f"{text} Default: {default}.")
         limits: tuple[tuple[str, Callable[[str], float], str, str], ...] = (
-            ("--max-jobs", _positive, "N", "Replace each process after this many jobs."),
-            ("--max-memory", _positive_number, "MB", "Replace a process when it has more resident memory than this."),
-            ("--max-age", _duration, "DURATION", "Replace a process after this time, for example 12h."),
-            ("--stop-timeout", _duration, "DURATION", "How long jobs may go on after a stop (default: STOP_TIMEOUT)."),
-            ("--health-port", _not_negative, "PORT", "Serve /live and /ready on this port."),
+            ("--max-jobs", whole(1, MAX_INTEGER), "N", "Replace each process after this many jobs."),
+            ("--max-memory", megabytes, "MB", "Replace a process when it has more resident memory than this."),
+            ("--max-age", age, "DURATION", "Replace a process after this time, for example 12h."),
+            ("--stop-timeout", duration, "DURATION", "How long jobs may go on after a stop (default: STOP_TIMEOUT)."),
+            ("--health-port", whole(1, 65_535), "PORT", "Serve /live and /ready on this port."),
         )
         for name, number, unit, text in limits:
             add(name, type=number, metavar=unit, help=text)
@@ -68,7 +74,7 @@ class Command(BaseCommand):
         ):
             add(name, action="store_true", help=text)
         add("--database", help="The database alias that holds the jobs.")
-        add("--name", default="", help="A name to show (default: host and process id). It identifies nobody.")
+        add("--name", type=worker_name, default="", help="A name to show (default: host and process id). It identifies nobody.")
         add("--health-host", default="127.0.0.1", help="The address for --health-port. Default: 127.0.0.1.")
 
     def check(self, *args: Any, **kwargs: Any) -> None:
@@ -80,7 +86,7 @@ class Command(BaseCommand):
                     return super().check(*args, **kwargs)
                 except OperationalError as error:
                     if not pause:
-                        self.stderr.write(f"Waiting for the database: {error}")
+                        self.stderr.write(f"{_unreachable(error)}; trying again")
                         if threading.current_thread() is threading.main_thread():
                             before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # in order: nothing runs yet
                     pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
@@ -94,6 +100,7 @@ class Command(BaseCommand):
         if "DJANGO_SETTINGS_MODULE" not in os.environ:
             raise CommandError("Set DJANGO_SETTINGS_MODULE: worker processes read it; settings.configure() can't be passed on.")
         worker = self._options(options)
+        self._check_tables(worker.database)
         configure(worker.name or "supervisor", as_json=worker.log_json, verbosity=worker.verbosity)
         if options["reload"]:
             # The reloader runs this in a thread and ends the process on a change; the children end with their standard input.
@@ -101,12 +108,28 @@ class Command(BaseCommand):
         else:
             self._run(worker)
 
+    def _check_tables(self, alias: str) -> None:
+        """Refuse to start without tables. A database that is away is waited for by the worker, which says so."""
+        try:
+            if not schema.has_tables(alias):
+                raise CommandError(schema.without_tables(alias))
+        except (DatabaseError, InterfaceError):
+            connections[alias].close()
+
     def _run(self, worker: WorkerOptions) -> None:
-        code = Supervisor(worker).run()
+        try:
+            supervisor = Supervisor(worker)
+        except OSError as error:
+            raise CommandError(f"--health-port: can't listen on {worker.health_host}:{worker.health_port}: {error}.") from error
+        code = supervisor.run()
         if code:
             raise CommandError(f"The worker ended with {code}.", returncode=code)
 
     def _options(self, options: dict[str, Any]) -> WorkerOptions:
+        try:
+            check_choice(options["queue"], options["exclude"])
+        except InvalidOption as error:
+            raise CommandError(str(error), returncode=2) from error
         try:
             defaults = conf.jobs_settings()
             database = options["database"] or conf.jobs_database()
@@ -139,32 +162,62 @@ class Command(BaseCommand):
         )
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
+def _unreachable(error: OperationalError) -> str:
+    """Return which database did not answer: the checks ask several, and say of none."""
+    for alias in connections:
+        if connections[alias].connection is None:
+            return schema.unreachable(alias, error)
+    return schema.one_line(error)
+
+
+# The types of options. argparse shows the text of an ArgumentTypeError behind the option's name.
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers from `low` to `high`."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise ArgumentTypeError(f"use a whole number from {low} to {high}, not {text!r}.")
+        return number
+
+    return read
+
+
+def megabytes(text: str) -> float:
+    """Read a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise ArgumentTypeError(f"use a number of megabytes above 0, not {text!r}.")
     return number
 
 
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+def duration(text: str) -> float:
+    """Read a duration."""
+    try:
+        return conf.parse_duration(text)
+    except InvalidOption as error:
+        raise ArgumentTypeError(str(error).removeprefix(f"{error.field}: ")) from error
 
 
-def _positive_number(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise ValueError
-    return number
+def age(text: str) -> float:
+    """Read a duration above 0."""
+    seconds = duration(text)
+    if not seconds:
+        raise ArgumentTypeError("use a time above 0, such as '12h'; without the option no process is replaced for its age.")
+    return seconds
 
 
-def _duration(text: str) -> float:
-    return conf.parse_duration(text)
-
-
-_positive.__name__ = "whole number above 0"
-_not_negative.__name__ = "whole number"
-_positive_number.__name__ = "number above 0"
-_duration.__name__ = "duration"
+def worker_name(text: str) -> str:
+    """Read the name of a worker."""
+    try:
+        return check_name(text)
+    except InvalidOption as error:
+        raise ArgumentTypeError(str(error).removeprefix(f"{error.field}: ")) from error
