@@ -52,6 +52,10 @@ class Dialect:
         marks, params = self.marks(ids)
         return f"DELETE FROM {table} WHERE {key} IN ({marks})", params
 
+    def delete_by_id(self, table: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        """Return a DELETE that finds its rows by the primary key `id`, a number, and its parameters."""
+        return f"DELETE FROM {table} WHERE id IN ({', '.join(['%s'] * len(ids))})", list(ids)
+
     def now_plus(self, seconds: str = "%s") -> str:
         """Return SQL for "now plus that many seconds"; `seconds` is SQL too (a parameter by default)."""
         raise NotImplementedError

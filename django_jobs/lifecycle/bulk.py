@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..db import JOB, Dialect, batches, dialect, server_now
+from ..models.stat import move_name
 from ..serializers import dumps
 from ..statuses import Status
+from . import tally
 from .inherit import Declared, declared
 from .spec import JSON_COLUMNS, LEAVE, LITERALS, USUAL, JobSpec, NewJob, as_param, optional_columns
+from .tags import TAGGING, write_tags
 
 #: Rows in one statement: where more rows no longer make it faster.
 CHUNK_ROWS: Final = 1_000
@@ -54,22 +59,40 @@ def insert_many(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> None
             own = {"id": [words.uuid(job.id) for job in chunk], "args": args, "kwargs": kwargs}
             if any(job.unique_key is not None for job in chunk):
                 own["unique_key"] = [job.unique_key for job in chunk]
-            _insert_chunk(cursor, words, own, [shared[id(job.spec)] for job in chunk])
+            if words.vendor == "postgresql":
+                _unnest(cursor, *_columns(own, [shared[id(job.spec)] for job in chunk]))
+                continue
+            before = _known(cursor, words, chunk)
+            _values(cursor, words, *_columns(own, [shared[id(job.spec)] for job in chunk]))
+            stored = [job for job in chunk if job.id not in before]
+            tally.write(cursor, Counter((job.spec.queue, move_name("", job.status)) for job in stored))
+            write_tags(connection, {job.id: job.spec.tags for job in stored if job.spec.tags})
 
 
-def _insert_chunk(cursor: Any, words: Dialect, own: dict[str, list[Any]], shared: list[dict[str, Any]]) -> None:
-    """Insert rows of which `own` has the columns of their own, as lists, and `shared` the others, a dict for each row."""
+def _known(cursor: Any, words: Dialect, jobs: Sequence[NewJob]) -> set[UUID]:
+    """Return which of `jobs` are stored already."""
+    known: set[UUID] = set()
+    for part in batches(jobs, words.max_params):
+        marks, params = words.marks(job.id for job in part)
+        cursor.execute(f"SELECT id FROM {JOB} WHERE id IN ({marks})", params)
+        known |= {words.to_uuid(row[0]) for row in cursor.fetchall()}
+    return known
+
+
+def _columns(own: dict[str, list[Any]], shared: list[dict[str, Any]]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Sort columns of rows into those that differ, as lists, and those that all have in common.
+
+    `own` has the columns that are each row's own, `shared` the others, a dict for each row.
+    """
     head = shared[0]
     if any(columns is not head for columns in shared):
         for name in {name: None for columns in shared for name in columns}:
             own[name] = [columns.get(name, _DEFAULTS.get(name)) for columns in shared]
         head = {}
-    if words.vendor == "postgresql":
-        _unnest(cursor, own, head)
-    else:
-        _values(cursor, words, own, head)
+    return own, head
 
 
+_CREATED: Final = "'>' || status"
 _DEFAULTS: Final = {"description": "", "serializer": "json", "metadata": "{}", "tags": "[]", "context": "{}", "is_http": False}
 
 
@@ -128,10 +151,12 @@ def _unnest(cursor: Any, own: Mapping[str, list[Any]], shared: Mapping[str, Any]
     expressions |= {name: f"u.{name}{'::jsonb' if name in JSON_COLUMNS else ''}" for name in arrays}
     expressions |= {name: literal for name, literal in (LITERALS | USUAL).items() if name not in expressions}
     marks = ", ".join(f"%s::{_TYPES.get(name, 'text')}[]" for name in arrays)
+    has_tags = "tags" in scalars or "tags" in arrays
     cursor.execute(
-        f"INSERT INTO {JOB} ({', '.join(expressions)}) SELECT {', '.join(expressions.values())}"
+        f"WITH stored AS (INSERT INTO {JOB} ({', '.join(expressions)}) SELECT {', '.join(expressions.values())}"
         f" FROM unnest({marks}) AS u({', '.join(arrays)})"
-        f"{LEAVE['postgresql']}",
+        f"{LEAVE['postgresql']} RETURNING queue, status{', id, tags' if has_tags else ''})"
+        f"{f', tagged AS ({TAGGING})' if has_tags else ''} {tally.counting('stored', _CREATED)}",
         [*scalars.values(), *arrays.values()],
     )
 

@@ -11,6 +11,7 @@ A job that still has a lock row (rubbish of an ended attempt, which maintenance 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db, prepared
+from django_jobs.lifecycle import tally
 from django_jobs.models import LockKind
 from django_jobs.outcomes import Attempt
 from django_jobs.statuses import Move, Status, check
@@ -57,6 +59,7 @@ _COLUMNS = (
 )
 _JSON = frozenset({"args", "kwargs", "backoff", "metadata", "tags", "context", "retention"})
 _TIMES = frozenset({"run_after", "enqueued_at", "last_started_at"})
+_COUNTED = tally.counting("claimed", f"'{tally.CLAIMED}'")
 _ORDER = "priority DESC, due_at, id"
 #: A counter at the end of its column stays where it is: the overflow would fail the claim of all others.
 #: They begin with the condition and the first column of the indexes `django_jobs_claim` and `django_jobs_claim_queue`.
@@ -200,7 +203,8 @@ def _claim_postgresql(
         f" FROM picked WHERE j.id = picked.id RETURNING picked.n, {columns}), locked AS ("
         f"INSERT INTO {db.LOCK} (job_id, token, worker, kind, queue, limit_keys, prefetched, claimed_at, expires_at)"
         f" SELECT id, last_token, %s, '{_kind(queues)}', queue, '[]', n > %s, clock_timestamp(),"
-        f" clock_timestamp() + {lease} * interval '1 second' FROM claimed)"
+        f" clock_timestamp() + {lease} * interval '1 second' FROM claimed),"
+        f" counted AS ({_COUNTED})"
         " SELECT * FROM claimed ORDER BY n"
     )
     rows = prepared.fetch_all(connection, sql, [*params, worker_name, list(tokens), worker, free, grace])
@@ -226,6 +230,7 @@ def _claim_portable(
         pairs = list(zip(ids, tokens, strict=False))
         for chunk in db.batches(pairs, 200):
             rows += _take(cursor, dialect, chunk, worker, worker_name, grace, kind=_kind(queues), first=len(rows), free=free)
+        tally.write(cursor, Counter((row["queue"], tally.CLAIMED) for row in rows))
         return rows
 
 
@@ -301,6 +306,16 @@ def _take(
         params,
     )
     return rows
+
+
+def claim_one(connection: BaseDatabaseWrapper, job_id: UUID, *, token: UUID, worker_name: str) -> Attempt:
+    """Claim one job for an HTTP worker. The caller's open transaction has its row locked, and knows that it is ready."""
+    dialect = db.dialect(connection)
+    with connection.cursor() as cursor:
+        pairs = [(job_id, token)]
+        (row,) = _take(cursor, dialect, pairs, None, worker_name, UNBOUNDED, kind=LockKind.HTTP, first=0, free=1)
+        tally.write(cursor, {(row["queue"], tally.CLAIMED): 1})
+    return _attempt(row, False)
 
 
 def _attempt(row: dict[str, Any], prefetched: bool) -> Attempt:

@@ -25,6 +25,7 @@ from ..models import CancelRequest, Job, JobLock, LockKind
 from ..outcomes import Cancelled, Event
 from ..serializers import clean_text
 from ..statuses import FINAL, LABELS, LIVE, Move, Status, sources
+from . import tally
 from .edit import edit
 from .moves import cancel_locked, delete_rows, finish, forget_requests, where
 from .pause import pause_queue, resume_queue
@@ -145,6 +146,7 @@ def _put_back(using: str, now: datetime, why: str, keep_attempts: bool, jobs: Se
     # A deadline that has passed would cancel the job before it could start again.
     rows.filter(start_by__lte=now).update(start_by=None)
     rows.update(**values)
+    tally.moved(jobs, Status.READY, using=using)
     return ids
 
 
@@ -183,6 +185,7 @@ def _run_now(using: str, by: str, reason: str, ids: Sequence[UUID]) -> Report:
         where(using, report.changed, Move.STAGE, Status.READY).update(
             status=Status.READY, due_at=db.server_now(connection), reason=said("started at once", by, reason)
         )
+        tally.moved(jobs, Status.READY, using=using)
         wakeup.wake(using, {job.queue for job in jobs})
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -9,20 +10,25 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
+from django.db.backends.base.base import BaseDatabaseWrapper
+
 from .. import db, wakeup
 from ..conf import parse_duration, readers
 from ..conf.backends import DEFAULT_BACKEND
 from ..exceptions import InvalidOption
 from ..inputs import INPUT_TASK
 from ..models import PRIORITY_MAX, PRIORITY_MIN, Job
+from ..models.stat import move_name
 from ..options import MAX_DESCRIPTION
 from ..queues import check_queue_name
 from ..retry import normalise_backoff
 from ..serializers import to_json
 from ..statuses import LABELS, LIVE, PENDING, Move, Status, check
+from . import tally
 from .inherit import declared
 from .recover import lock_jobs, writing
 from .report import BUSY, NOT_FOUND, Report, in_batches, said
+from .tags import replace_tags
 
 _MAX_INTEGER: Final = 2**31 - 1
 _MAX_TAG: Final = 100
@@ -140,8 +146,10 @@ def _edit(using: str, values: Mapping[str, Any], why: str, ids: Sequence[UUID]) 
                 # The claim parks it again if the new queue is paused.
                 rows.filter(status=Status.READY).update(parked="")
             rows.update(**values)
-            if "run_after" in values:
-                _move_start(using, jobs, values["run_after"], db.server_now(connection))
+            moved = _move_start(using, jobs, values["run_after"], db.server_now(connection)) if "run_after" in values else {}
+            _count(connection, jobs, moved, values.get("queue"))
+            if "tags" in values:
+                replace_tags(connection, [job.id for job in jobs], values["tags"])
             wakeup.wake(using, {str(values.get("queue", job.queue)) for job in jobs if job.status in PENDING})
         report.changed = [job.id for job in jobs]
         found = set(report.changed)
@@ -158,10 +166,25 @@ def _refusal(status: Status) -> str:
     return f"It has ended as {LABELS[status]}: requeue it first."
 
 
-def _move_start(using: str, jobs: Sequence[Job], run_after: datetime, now: datetime) -> None:
-    """Give jobs that wait their new time. One that waits for its parents keeps waiting."""
+def _move_start(using: str, jobs: Sequence[Job], run_after: datetime, now: datetime) -> dict[str, str]:
+    """Give jobs that wait their new time. One that waits for its parents keeps waiting. Return from where to where they moved."""
     rows = Job.objects.using(using).filter(id__in=[job.id for job in jobs])
     rows.filter(status__in=PENDING).update(due_at=run_after)
     source, target = (Status.READY, Status.SCHEDULED) if run_after > now else (Status.SCHEDULED, Status.READY)
     check(Move.STAGE, source, target)
     rows.filter(status=source).update(status=target, parked="")
+    return {source: target}
+
+
+def _count(connection: BaseDatabaseWrapper, jobs: Sequence[Job], moved: Mapping[str, str], queue: str | None) -> None:
+    """Count that `jobs` have moved between statuses, and to another queue if there is one: created and deleted they were not."""
+    changes: Counter[tuple[str, str]] = Counter()
+    for job in jobs:
+        target = moved.get(job.status, job.status)
+        if queue is not None and queue != job.queue:
+            changes[job.queue, job.status] -= 1
+            changes[queue, target] += 1
+        elif target != job.status:
+            changes[job.queue, move_name(job.status, target)] += 1
+    with connection.cursor() as cursor:
+        tally.write(cursor, changes)

@@ -8,21 +8,26 @@ already is left alone, so an insert whose answer was lost with its connection ca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import prepared, signals, wakeup
 from ..db import JOB, Dialect, as_datetime, dialect, sqlstate
+from ..models.stat import move_name
 from ..outcomes import Event
 from ..serializers import dumps
 from ..statuses import Status
+from . import tally
 from .bulk import insert_many
 from .inherit import declared
+from .recover import writing
 from .spec import LEAVE, LITERALS, USUAL, JobSpec, NewJob, as_param, optional_columns
+from .tags import TAGGING, write_tags
 
 __all__ = ["JobSpec", "NewJob", "insert"]
 
@@ -57,9 +62,13 @@ def _insert(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> set[str]
     """Store `jobs`; return the queues whose workers have been told by the same statement."""
     if len(jobs) == 1:
         return _insert_one(connection, jobs[0])
-    with transaction.atomic(using=connection.alias):
+    with writing(connection.alias):
         insert_many(connection, jobs)
     return set()
+
+
+#: Which columns a new job has besides those of every job, and the forms of its times: what decides its statement.
+_Form = tuple[tuple[str, ...], str, str]
 
 
 def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> set[str]:
@@ -68,39 +77,61 @@ def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> set[str]:
     if job.unique_key is not None:
         optional["unique_key"] = job.unique_key
     start = _as_start(spec.run_after)
-    returning = bool(connection.features.can_return_columns_from_insert)
-    sql = _one_sql(connection.vendor, tuple(optional), _form(start), _form(spec.start_by), returning)
+    form = (tuple(optional), _form(start), _form(spec.start_by))
     times = [as_param(words, value) for value in (start, start, start, spec.start_by) if value is not None]
     if isinstance(start, timedelta):
         del times[0]  # a delay decides the status by itself
     first = [words.uuid(job.id), spec.backend, spec.task, dumps(job.args), dumps(job.kwargs), spec.queue, spec.priority]
     params = [*first, *optional.values(), *times]
     told: set[str] = set()
-    if start is None and connection.vendor == "postgresql" and not connection.in_atomic_block and connection.get_autocommit():
-        # In one statement, so that the worker need not wait for a second commit.
-        told = set(wakeup.due(connection.alias, [spec.queue]))
-    if told:
-        try:
-            row = prepared.fetch_one(connection, _and_notify(sql), [*params, wakeup.CHANNEL, spec.queue])
-        except DatabaseError as error:
-            if sqlstate(error) != _QUEUE_IS_FULL:
-                raise
-            told = set()
-            row = prepared.fetch_one(connection, sql, params)
-    elif returning:
-        row = prepared.fetch_one(connection, sql, params)
+    if connection.vendor == "postgresql":
+        if start is None and not connection.in_atomic_block and connection.get_autocommit():
+            # In one statement, so that the worker need not wait for a second commit.
+            told = set(wakeup.due(connection.alias, [spec.queue]))
+        row, told = _store_postgresql(connection, form, params, told)
     else:
-        row = None
-        with connection.cursor() as cursor:
-            cursor.execute(sql, params)
+        row = _store_portable(connection, job, form, params)
     if row is None:  # stored before: say what was stored then
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT enqueued_at, status, run_after FROM {JOB} WHERE id = %s", [words.uuid(job.id)])
-            row = cursor.fetchone()
+            row = _stored(cursor, words, job)
     job.enqueued_at = as_datetime(row[0])
     job.status = Status(row[1])
     job.run_after = as_datetime(row[2]) if row[2] is not None else None
     return told
+
+
+def _stored(cursor: Any, words: Dialect, job: NewJob) -> Any:
+    cursor.execute(f"SELECT enqueued_at, status, run_after FROM {JOB} WHERE id = %s", [words.uuid(job.id)])
+    return cursor.fetchone()
+
+
+def _store_postgresql(connection: BaseDatabaseWrapper, form: _Form, params: list[Any], told: set[str]) -> tuple[Any, set[str]]:
+    """Store a job with all that belongs to it, in one statement; also tell the workers of the queue in `told`, if it can be."""
+    if told:
+        try:
+            return prepared.fetch_one(connection, _whole_sql(*form, notify=True), [*params, wakeup.CHANNEL]), told
+        except DatabaseError as error:
+            if sqlstate(error) != _QUEUE_IS_FULL:
+                raise
+    return prepared.fetch_one(connection, _whole_sql(*form, notify=False), params), set()
+
+
+def _store_portable(connection: BaseDatabaseWrapper, job: NewJob, form: _Form, params: list[Any]) -> Any:
+    """Do the same in a few statements and one transaction."""
+    words = dialect(connection)
+    returning = bool(connection.features.can_return_columns_from_insert)
+    is_alone = not connection.in_atomic_block and connection.get_autocommit()
+    with transaction.atomic(using=connection.alias) if is_alone else nullcontext(), connection.cursor() as cursor:
+        # MariaDB returns a row whether it has stored it or left it.
+        before = _stored(cursor, words, job) if connection.vendor == "mysql" else None
+        if before is not None:
+            return before
+        cursor.execute(_one_sql(connection.vendor, *form, returning), params)
+        row = cursor.fetchone() if returning else _stored(cursor, words, job)
+        if row is not None:
+            tally.write(cursor, {(job.spec.queue, move_name("", row[1])): 1})
+            write_tags(connection, {job.id: job.spec.tags})
+        return row
 
 
 def _as_start(run_after: datetime | timedelta | None) -> datetime | timedelta | None:
@@ -141,9 +172,17 @@ def _one_sql(vendor: str, columns: tuple[str, ...], start: str, start_by: str, r
 _QUEUE_IS_FULL: Final = "54000"
 
 
-def _and_notify(sql: str) -> str:
-    """Return `sql`, an INSERT with RETURNING, extended by a notification for the row that it stores (none if it was there)."""
-    return f"WITH stored AS ({sql}) SELECT s.*, pg_notify(%s, %s)::text FROM stored s"
+@lru_cache(maxsize=512)
+def _whole_sql(columns: tuple[str, ...], start: str, start_by: str, *, notify: bool) -> str:
+    """Return PostgreSQL's INSERT of one job, its tags and its count; `notify`: and a notification, if the row is new."""
+    plain = _one_sql("postgresql", columns, start, start_by, returning=True)
+    tagged = f" tagged AS ({TAGGING})," if "tags" in columns else ""
+    counted = tally.counting("stored", "'>' || status")
+    told = ", pg_notify(%s, queue)::text" if notify else ""
+    return (
+        f"WITH stored AS ({plain}, queue{', id, tags' if tagged else ''}),{tagged} counted AS ({counted})"
+        f" SELECT enqueued_at, status, run_after{told} FROM stored"
+    )
 
 
 def _dialect_of(vendor: str) -> Dialect:

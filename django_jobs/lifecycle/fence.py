@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db
 from django_jobs.exceptions import AttemptLost
+from django_jobs.lifecycle import tally
 from django_jobs.lifecycle.successes import prune_delay
 from django_jobs.outcomes import Attempt
 from django_jobs.serializers import dumps
@@ -137,3 +138,4 @@ def fence_success(attempt: Attempt, result: Any, *, using: str) -> None:
         )
         if cursor.rowcount != 1:
             raise AttemptLost(f"Job {attempt.job_id}: attempt {attempt.number} is to be cancelled; its writes are rolled back.")
+        tally.write(cursor, {(attempt.queue, tally.SUCCEEDED): 1})

@@ -13,12 +13,14 @@ from django.db.models.signals import post_delete, pre_delete
 
 from .. import db
 from ..conf import retention_seconds
-from ..models import CancelRequest, Job, JobAttempt, JobLock
+from ..models import CancelRequest, Job, JobAttempt, JobLock, JobTag
 from ..outcomes import Event
 from ..statuses import Move, Status, sources
+from . import tally
 from .report import event
+from .tags import delete_tags
 
-_DELETED_WITH_A_JOB: Final[frozenset[type[Model]]] = frozenset({JobAttempt, CancelRequest, JobLock})
+_DELETED_WITH_A_JOB: Final[frozenset[type[Model]]] = frozenset({JobAttempt, CancelRequest, JobLock, JobTag})
 
 
 def cancel_locked(jobs: Sequence[Job], *, using: str, reason: str) -> list[Event]:
@@ -36,6 +38,7 @@ def finish(jobs: Sequence[Job], using: str, move: Move, status: Status, now: dat
         groups.setdefault(prune_time(job, status, now), []).append(job.id)
     for prune_at, ids in groups.items():
         where(using, ids, move, status).update(status=status, parked="", reason=reason, finished_at=now, prune_at=prune_at)
+    tally.moved(jobs, status, using=using)
 
 
 def where(using: str, ids: Sequence[UUID], move: Move, target: Status) -> QuerySet[Job]:
@@ -50,12 +53,17 @@ def prune_time(job: Job, status: Status, now: datetime) -> datetime | None:
 
 
 def delete_rows(using: str, jobs: Sequence[Job]) -> list[UUID]:
-    """Delete `jobs` and what refers to them, by the rules of their foreign keys, a project's own included. Return the ids."""
+    """Delete `jobs` and what refers to them, by the rules of their foreign keys, a project's own included. Return the ids.
+
+    Their `queue` and `status` are as the caller read them under its lock.
+    """
     ids = [job.id for job in jobs]
+    tally.moved(jobs, "", using=using)
     if not _is_all_ours():
         Job.objects.using(using).filter(id__in=ids).only("id").delete()
         return ids
     connection = connections[using]
+    delete_tags(connection, ids)
     dialect = db.dialect(connection)
     with connection.cursor() as cursor:
         for chunk in db.batches(ids, min(dialect.max_params, 1000)):
@@ -67,7 +75,8 @@ def delete_rows(using: str, jobs: Sequence[Job]) -> list[UUID]:
 
 def _is_all_ours() -> bool:
     """Whether nothing of the project's refers to jobs or listens to their deletion, so Django's collector has nothing to add."""
-    related = {relation.related_model for relation in Job._meta.related_objects}
+    fields = Job._meta.get_fields(include_hidden=True)
+    related = {field.related_model for field in fields if field.auto_created and field.is_relation and not field.concrete}
     return related <= _DELETED_WITH_A_JOB and not (pre_delete.has_listeners(Job) or post_delete.has_listeners(Job))
 
 

@@ -12,6 +12,7 @@ fails, its members are written one by one, each in a savepoint, and what can't b
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +23,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db
 from django_jobs.conf import jobs_settings
+from django_jobs.lifecycle import tally
 from django_jobs.lifecycle.successes import lock_tokens, prune_delay, succeed_portable, succeed_postgresql
+from django_jobs.models.stat import RETRIED, move_name
 from django_jobs.outcomes import (
     Cancelled,
     ErrorInfo,
@@ -232,6 +235,7 @@ def settle(
 
     A job whose unique key another live job holds by now can't go back to work: it is cancelled with that reason.
     """
+    changes: Counter[tuple[str, str]] = Counter()
     for item in items:
         request = asked.get(item.attempt.job_id)
         end = decide(
@@ -248,14 +252,19 @@ def settle(
         if moved:
             _keep_attempt(cursor, dialect, item, end, worker_name)
             part.done.append(item.attempt.token)
-            name = _EVENTS[end.status]
+            changes[item.attempt.queue, move_name(Status.RUNNING, end.status)] += 1
             if not isinstance(item.outcome, HandedBack) or end.status in FINAL:
-                part.events.append(_event(name, item, end.status, end.reason))
+                part.events.append(_event(_EVENTS[end.status], item, end.status, end.reason))
+                changes[item.attempt.queue, RETRIED] += end.status not in FINAL
         else:
             part.fenced.append(item.attempt.token)
         if request is not None and request.delete_job:
+            cursor.execute(f"SELECT queue, status FROM {db.JOB} WHERE id = %s", [dialect.uuid(item.attempt.job_id)])
+            changes.update((queue, move_name(status, "")) for queue, status in cursor.fetchall())
+            cursor.execute(*dialect.delete_by_key(db.TAG, "job_id", [item.attempt.job_id]))
             for table, column in ((db.ATTEMPT, "job_id"), (db.CANCEL, "job_id"), (db.JOB, "id")):
                 cursor.execute(f"DELETE FROM {table} WHERE {column} = %s", [dialect.uuid(item.attempt.job_id)])
+    tally.write(cursor, changes)
 
 
 def _move(cursor: Any, dialect: db.Dialect, item: Finished, end: End) -> bool:

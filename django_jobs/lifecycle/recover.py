@@ -13,7 +13,7 @@ job is not running with that token is rubbish, not evidence: it is deleted and t
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,14 +25,17 @@ from django.db.models import QuerySet
 
 from .. import db
 from ..models import Job, JobLock, LockKind
+from ..models.stat import move_name
 from ..outcomes import Attempt, Event, Finished, HandedBack, Lost, Outcome
 from ..statuses import Status
+from . import tally
 from .record import record
 
 logger = logging.getLogger("django_jobs.recover")
 
 #: More rows than a worker process has in hand; what is beyond is told by `Recovered.left`.
 WORKER_BATCH = 1000
+_HANDED_BACK = move_name(Status.RUNNING, Status.READY)
 
 
 class Recovered(list[Event]):
@@ -293,14 +296,17 @@ def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[U
             marks, params = dialect.marks(mine)
             tokens, more = dialect.marks(found[job] for job in mine)
             cursor.execute(*dialect.delete_by_key(db.LOCK, "job_id", mine))
+            where = (
+                f" WHERE id IN ({marks}) AND last_token IN ({tokens}) AND status = 'running' AND starts > 0 AND attempts_used > 0"
+            )
+            cursor.execute(f"SELECT queue FROM {db.JOB}{dialect.by_key}{where}{dialect.for_change}", [*params, *more])
+            tally.write(cursor, Counter((row[0], _HANDED_BACK) for row in cursor.fetchall()))
             # `started_at` first: MariaDB's later assignments see what the earlier ones have set.
             cursor.execute(
                 f"UPDATE {db.JOB}{dialect.by_key} SET status = 'ready',"
                 " started_at = CASE WHEN starts <= 1 THEN NULL ELSE started_at END,"
                 " starts = starts - 1, attempts_used = attempts_used - 1,"
-                " reason = 'handed back: its worker lost the connection while claiming it'"
-                f" WHERE id IN ({marks}) AND last_token IN ({tokens}) AND status = 'running'"
-                " AND starts > 0 AND attempts_used > 0",
+                f" reason = 'handed back: its worker lost the connection while claiming it'{where}",
                 [*params, *more],
             )
             count += cursor.rowcount

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -10,9 +11,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db, prepared
 from django_jobs.conf import jobs_settings
+from django_jobs.lifecycle import tally
 from django_jobs.outcomes import Attempt, Finished, Succeeded
 from django_jobs.serializers import dumps
 from django_jobs.statuses import Move, Status, check
+
+_COUNTED = tally.counting("moved", f"'{tally.SUCCEEDED}'")
 
 
 def prune_delay(attempt: Attempt, status: Status) -> float | None:
@@ -29,11 +33,13 @@ def succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished
         "WITH o AS MATERIALIZED (SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::float8[], %s::float8[])"
         " o(id, token, result, run_seconds, prune)"
         f" WHERE NOT EXISTS (SELECT 1 FROM {db.CANCEL} c WHERE c.job_id = o.id)),"
-        f" gone AS (DELETE FROM {db.LOCK} l USING o WHERE l.job_id = o.id AND l.token = o.token RETURNING o.*)"
-        f" UPDATE {db.JOB} j SET status = 'succeeded', last_outcome = 'succeeded', result = gone.result::jsonb, reason = '',"
-        " finished_at = clock_timestamp(), run_seconds = gone.run_seconds, deaths = 0,"
+        f" gone AS (DELETE FROM {db.LOCK} l USING o WHERE l.job_id = o.id AND l.token = o.token RETURNING o.*),"
+        f" moved AS (UPDATE {db.JOB} j SET status = 'succeeded', last_outcome = 'succeeded', result = gone.result::jsonb,"
+        " reason = '', finished_at = clock_timestamp(), run_seconds = gone.run_seconds, deaths = 0,"
         " prune_at = clock_timestamp() + gone.prune * interval '1 second'"
-        " FROM gone WHERE j.id = gone.id AND j.status = 'running' RETURNING j.id"
+        " FROM gone WHERE j.id = gone.id AND j.status = 'running' RETURNING j.id, j.queue),"
+        f" counted AS ({_COUNTED})"
+        " SELECT id FROM moved"
     )
     params: list[list[Any]] = [[], [], [], [], []]
     for item in items:
@@ -82,6 +88,7 @@ def succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished])
                 f" prune_at = {dialect.now_plus(f'CASE id {cases} END')} WHERE id IN ({marks}) AND status = 'running'",
                 [*case(results), *case([item.run_seconds for item in good]), *case(prunes), *ids],
             )
+            tally.write(cursor, Counter((item.attempt.queue, tally.SUCCEEDED) for item in good))
             done |= {item.attempt.job_id for item in good}
     return done
 

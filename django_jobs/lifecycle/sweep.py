@@ -22,6 +22,7 @@ from .. import db
 from ..models import CancelRequest, Job, JobLock
 from ..outcomes import ErrorInfo, Event
 from ..statuses import FINAL, PENDING, Move, Parked, Status, sources
+from . import tally
 from .moves import cancel_locked, delete_rows, forget_requests, prune_time
 from .recover import lock_jobs, skipping_locked
 from .report import event, said, write_each
@@ -47,12 +48,13 @@ def stage_due(*, using: str, limit: int) -> Swept:
     """Make scheduled jobs ready whose time has come, the earliest first. Index django_jobs_live."""
     now = db.server_now(connections[using])
     due = Job.objects.using(using).filter(status=Status.SCHEDULED, due_at__lte=now).order_by("due_at", "id")
-    jobs = list(skipping_locked(due.only("id", "queue"))[:limit])
+    jobs = list(skipping_locked(due.only("id", "queue", "status"))[:limit])
 
     def write(part: Sequence[Job]) -> list[UUID]:
         ids = [job.id for job in part]
         rows = Job.objects.using(using).filter(id__in=ids, status__in=sources(Move.STAGE, Status.READY))
         rows.update(status=Status.READY)
+        tally.moved(part, Status.READY, using=using)
         return ids
 
     changed, errors = write_each(jobs, using, write)
@@ -102,6 +104,7 @@ def apply_requests(*, using: str, limit: int) -> Swept:
     for job in pending:
         request = found[job.id]
         events += cancel_locked([job], using=using, reason=said("cancelled", request.requested_by, request.reason))
+        job.status = Status.CANCELLED
     _changed, errors = write_each(
         [job for job in jobs if job.id in unwanted and job.status != Status.RUNNING], using, partial(delete_rows, using)
     )
@@ -158,6 +161,7 @@ def give_up_unknown(*, using: str, grace: float, limit: int) -> Swept:
                 prune_at=prune_time(job, Status.FAILED, now),
             )
             events.append(event("job_failed", job, Status.FAILED, error.message, error=error))
+        tally.moved(part, Status.FAILED, using=using)
         return [job.id for job in part]
 
     _changed, errors = write_each(jobs, using, _fresh(events, write))
@@ -173,7 +177,7 @@ def prune(*, using: str, limit: int) -> Swept:
     now = db.server_now(connections[using])
     locks = JobLock.objects.using(using).filter(job=OuterRef("pk"))
     old = Job.objects.using(using).filter(~Exists(locks), prune_at__lte=now).order_by("prune_at", "id")
-    jobs = list(skipping_locked(old.only("id"), whole=True)[:limit])
+    jobs = list(skipping_locked(old.only("id", "queue", "status"), whole=True)[:limit])
     _changed, errors = write_each(jobs, using, partial(delete_rows, using))
     if errors:
         _complain(errors, "could not be pruned")

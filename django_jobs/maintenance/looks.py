@@ -66,6 +66,7 @@ class Pulse:
     resumed: bool  # there are queues whose pause is over
     lease: float | None  # the first lease of an HTTP worker
     unknown: bool  # there are jobs parked for want of a worker that knows their task
+    deltas: bool  # there are counts to be folded
 
 
 class Looks:
@@ -142,7 +143,7 @@ class Looks:
             f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > {now})),"
             f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND paused_until <= {now}),"
             f" EXISTS (SELECT 1 FROM {db.JOB} WHERE parked = 'unknown_task'),"
-            f" (SELECT MIN(expires_at) FROM {db.LOCK} WHERE kind = 'http')"
+            f" (SELECT MIN(expires_at) FROM {db.LOCK} WHERE kind = 'http'), (SELECT MIN(id) FROM {db.DELTA})"
         )
         with connection.cursor() as cursor:
             cursor.execute(sql, [])
@@ -164,6 +165,7 @@ class Looks:
             resumed=bool(row[8]),
             unknown=bool(row[9]),
             lease=ahead(row[10]),
+            deltas=row[11] is not None,
         )
 
     def _look_at_locks(self) -> None:

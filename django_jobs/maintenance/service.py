@@ -24,11 +24,12 @@ from ..conf import JobsSettings, jobs_settings
 from ..db.reach import Reach
 from ..db.schema import one_line
 from ..exceptions import UnknownTask
-from ..lifecycle import lease, pause, sweep
+from ..lifecycle import lease, pause, rollup, sweep
 from ..lifecycle.recover import writing
 from ..lifecycle.sweep import Swept
 from ..outcomes import Event
 from ..retry import is_database_conflict
+from ..statuses import Status
 from . import registry, requeuer
 from .looks import Looks, Pulse
 from .turns import Service, due_names, ensure_rows, take_turn
@@ -44,6 +45,12 @@ PRUNE_REST_SECONDS: Final = 0.1
 PARK_SECONDS: Final = 5.0
 #: How often a process looks whether it knows a task that another did not.
 UNKNOWN_SECONDS: Final = 5.0
+#: How often a process folds the deltas of counts, if there are any: a reader adds up what has not been folded.
+FOLD_SECONDS: Final = 5.0
+#: Deltas in one fold.
+FOLD_BATCH: Final = 5000
+#: Every status is recounted once in this time, one after the other.
+RECOUNT_SECONDS: Final = 86_400.0
 #: The pause of the loop, at least: due work is taken in one go.
 MIN_WAIT_SECONDS: Final = 0.01
 #: The pause, at most, whatever SWEEP_INTERVAL says: MariaDB ends a session that is silent for 15 s, and a new one judges nothing.
@@ -79,6 +86,15 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
     def unknown(using: str, limit: int) -> Swept:
         return sweep.give_up_unknown(using=using, grace=settings.unknown_task_grace, limit=limit)
 
+    def prune(using: str, limit: int) -> Swept:
+        keys = rollup.prune_keys(using=using, seconds=settings.idempotency_retention, limit=limit)
+        return Swept(max(sweep.prune(using=using, limit=limit).touched, keys))
+
+    def recount(using: str, limit: int) -> Swept:
+        rollup.recount_next(using=using)
+        return Swept(1)
+
+    status_seconds = RECOUNT_SECONDS / len(Status)
     services = (
         Service("requeuer", partial(requeuer.sweep, looks), batch, IDLE_SECONDS),
         Service("leases", lambda using, limit: lease.lapse(using=using, limit=limit), batch, IDLE_SECONDS),
@@ -86,13 +102,9 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
         Service("timeouts", late, batch, IDLE_SECONDS),
         Service("queues", queues, batch, IDLE_SECONDS),
         Service("unknown", unknown, batch, min(IDLE_SECONDS, max(settings.unknown_task_grace, settings.sweep_interval))),
-        Service(
-            "pruner",
-            lambda using, limit: sweep.prune(using=using, limit=limit),
-            settings.prune_batch,
-            PRUNE_SECONDS,
-            PRUNE_REST_SECONDS,
-        ),
+        Service("pruner", prune, settings.prune_batch, PRUNE_SECONDS, PRUNE_REST_SECONDS),
+        Service("rollup", lambda using, limit: Swept(rollup.fold(using=using, limit=limit)), FOLD_BATCH, IDLE_SECONDS),
+        Service(rollup.RECOUNT, recount, 1, status_seconds, status_seconds),
         Service("registry", registry.sweep, batch, IDLE_SECONDS / 2),
     )
     return {service.name: service for service in services}
@@ -128,7 +140,7 @@ class Maintenance:
         self._session: Any = None
         self._failures = 0
         self._looked_at: float | None = None
-        self._next_unknown = self._next_park = 0.0
+        self._next_unknown = self._next_park = self._next_fold = 0.0
         self._ran: dict[str, _Ran] = {}
 
     def run(self) -> None:
@@ -203,8 +215,11 @@ class Maintenance:
             "leases": pulse.lease is not None and pulse.lease <= 0,
             "stager": pulse.due is not None and pulse.due <= 0,
             "timeouts": pulse.requests or (pulse.late is not None and pulse.late <= 0),
+            "rollup": pulse.deltas and self.clock() >= self._next_fold,
             "queues": pulse.resumed or (pulse.paused and self.clock() >= self._next_park),
         }
+        if wanted["rollup"]:
+            self._next_fold = self.clock() + FOLD_SECONDS
         if wanted["queues"]:
             self._next_park = self.clock() + PARK_SECONDS
         return [name for name, is_wanted in wanted.items() if is_wanted]

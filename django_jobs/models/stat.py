@@ -1,15 +1,20 @@
 """Roll-ups: numbers that many transactions change, as append-only deltas that a service folds. No row is hot.
 
-The value of a number is its `Count` row plus its `Delta` rows. Names: a status (how many jobs are in it now), or one of
-`TOTALS` (how often that has happened since the beginning; deletion takes nothing away).
+What is asked for is the number of jobs in each status now, and how often each of `TOTALS` has happened since the beginning
+(deletion takes nothing away). What is written is the *move*, since one row says all of it: `ready>running` takes from one status
+and gives to another, `>ready` creates, `succeeded>` deletes. A row may also name a number itself. A number is what all `Count`
+rows and all `Delta` rows together say of it (`spelled_out`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+from django_jobs.statuses import FINAL, PENDING
 
 #: Series that only rise.
 TOTALS: Final = (
@@ -21,10 +26,34 @@ TOTALS: Final = (
     "total_retried",
     "total_requeued",
 )
+RETRIED: Final = "total_retried"  # an attempt ended in a retry: the move does not say so
+
+
+def move_name(source: str, target: str) -> str:
+    """Return the name of a move between statuses. An empty `source`: created; an empty `target`: deleted."""
+    return f"{source}>{target}"
+
+
+def spelled_out(name: str, value: int) -> Iterator[tuple[str, int]]:
+    """Yield the numbers that a row of this name and value changes, and by how much."""
+    source, arrow, target = name.partition(">")
+    if not arrow:
+        yield name, value
+        return
+    if source:
+        yield source, -value
+    if target:
+        yield target, value
+    if not source:
+        yield "total_created", value
+    elif target in FINAL:
+        yield f"total_{target}", value
+    elif source in FINAL and target in PENDING:
+        yield "total_requeued", value
 
 
 class Count(models.Model):
-    """A number of a queue, as it was when the deltas were last folded."""
+    """The sum of the deltas of one name and queue that have been folded."""
 
     queue = models.CharField(_("queue"), max_length=100)
     name = models.CharField(_("name"), max_length=20)
@@ -40,7 +69,7 @@ class Count(models.Model):
 
 
 class Delta(models.Model):
-    """A change of a number, written in the transaction that caused it."""
+    """A change, written in the transaction that made it."""
 
     id = models.BigAutoField(primary_key=True)
     queue = models.CharField(_("queue"), max_length=100)
