@@ -52,8 +52,7 @@ PROMISED = [pytest.param(then, marks=pytest.mark.promise) for then in ("raise", 
 def test_b45_a_job_that_was_asked_to_stop_is_cancelled_however_it_ends(
     worker: Runner, book: Ledger, tmp_path: Path, then: str
 ) -> None:
-    options = {"max_attempts": 5, "backoff": 0.05, "retry_for": Exception, "timeout": 2.5 if then == "time out" else None}
-    job = jobs.when_told.using(**options).enqueue(str(tmp_path / "told"), then)
+    job = jobs.when_told_retried.using(timeout=2.5 if then == "time out" else None).enqueue(str(tmp_path / "told"), then)
     book.started(job)
     cancel([job.job_id], reason="enough")
     until(lambda: book.lines("CAUGHT JobCancelled", job), "the task to be told", within=3)

@@ -144,6 +144,12 @@ def raises(context, kind: str) -> None:
     raise_it(kind)
 
 
+@job(takes_context=True, max_attempts=3, backoff=0.02, retry_for=(Exception,))
+def raises_retried(context, kind: str) -> None:
+    """Do the same, and be run again whatever it is."""
+    raises.func(context, kind)
+
+
 @job(takes_context=True)
 async def araises(context, kind: str) -> None:
     """Do the same as a coroutine."""
@@ -248,6 +254,12 @@ def when_told(context, path: str, then: str) -> str:
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
     return "returned"
+
+
+@job(takes_context=True, max_attempts=5, backoff=0.05, retry_for=(Exception,))
+def when_told_retried(context, path: str, then: str) -> str:
+    """Do the same, with attempts left whatever it raises."""
+    return when_told.func(context, path, then)
 
 
 @job(takes_context=True)
