@@ -15,7 +15,7 @@ from .. import __version__, db, stats
 from ..models import TOTALS, JobLock, Leader, Worker
 from .base import JobsView
 from .permissions import Caller
-from .rendering import JobsJSONRenderer, TextRenderer
+from .rendering import JobsJSONRenderer, Negotiation, TextRenderer
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -98,14 +98,23 @@ def _services(using: str) -> Iterator[Family]:
     yield Family("django_jobs_maintenance_rows_total", "counter", "Rows that each service has touched.", touched)
 
 
+class _WhateverIsAsked(Negotiation):
+    """The wishes of scrapers differ, the format does not."""
+
+    def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> tuple[Any, str]:
+        """Return the only one."""
+        return renderers[0], renderers[0].media_type
+
+
 class MetricsView(JobsView):
     """Numbers for Prometheus."""
 
+    content_negotiation_class = _WhateverIsAsked
     verbs: ClassVar = {"GET": "view"}
 
     def get_renderers(self) -> list[BaseRenderer]:
-        """Return text, whatever is asked for but JSON: the scrapers' wishes differ, the format does not."""
-        return [TextRenderer(), JobsJSONRenderer()]
+        """Return text."""
+        return [TextRenderer()]
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Say errors in JSON."""

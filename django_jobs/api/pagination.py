@@ -115,14 +115,10 @@ def _read(text: str, model: type[Model], pieces: Sequence[Segment]) -> tuple[int
 
 def _checked(model: type[Model], name: str, value: Any) -> Any:
     field: Any = model._meta.get_field(name)
-    value = field.to_python(value)
-    if isinstance(value, str) and "\x00" in value:
+    read = field.to_python(value)
+    if _plain(read) != value or (isinstance(read, str) and "\x00" in read) or (isinstance(read, int) and abs(read) >= 2**63):
         raise _bad()
-    if isinstance(value, datetime) and value.tzinfo is None:
-        raise _bad()
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise _bad()
-    return value
+    return read
 
 
 def _bad() -> ApiError:
