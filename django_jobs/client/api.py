@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 
-from .errors import Conflict, LeaseLost, NotFound
+from .errors import Conflict, Invalid, LeaseLost, NotFound
 from .jobs import ClaimedJob, Job
 from .wire import MISSING, Wire, value_of
 
@@ -101,7 +101,7 @@ class Client:
 
     def output(self, job: JobOrId) -> Any:
         """Return what the job has saved so far, or its result when it has ended."""
-        return value_of(self.wire.send("GET", _path(job) + "output/"))
+        return self.get(job, fields=["output"]).output
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
         """Yield the jobs that match, page by page as they are needed: `jobs(status="timed_out", queue="resize")`."""
@@ -124,33 +124,37 @@ class Client:
         """Change fields of a job that does not run: `change(job, priority=5, tags=["late"])`."""
         self.wire.send("PATCH", _path(job), body=_plain(fields))
 
-    def cancel(self, job: JobOrId, **options: Any) -> None:
-        """Cancel a job. Raises `Conflict` if it has ended."""
-        self._verb(job, "cancel", options)
+    def cancel(self, job: JobOrId, *, reason: str = "", force: bool = False) -> Job:
+        """Cancel a job, or acknowledge one that failed or timed out; return it. Raises `Conflict`."""
+        return Job(self._verb(job, "cancel", reason, **({"force": True} if force else {})))
 
-    def requeue(self, job: JobOrId, **options: Any) -> None:
-        """Make an ended job ready again."""
-        self._verb(job, "requeue", options)
+    def requeue(self, job: JobOrId, *, reason: str = "", keep_attempts: bool = False) -> Job:
+        """Put a job that has ended back into its queue, with all its attempts anew unless `keep_attempts`; return it."""
+        return Job(self._verb(job, "requeue", reason, **({"keep_attempts": True} if keep_attempts else {})))
 
-    def done(self, job: JobOrId, **options: Any) -> None:
-        """Mark a job as done by hand."""
-        self._verb(job, "done", options)
+    def requeue_and_claim(self, job: JobOrId, *, reason: str = "", worker: str = "") -> ClaimedJob:
+        """Put a job that has ended back and claim it at once: it runs, here."""
+        return ClaimedJob(self._verb(job, "requeue", reason, claim=True, **({"worker": worker} if worker else {})))
 
-    def run_now(self, job: JobOrId, **options: Any) -> None:
-        """Make a job that is due later ready now."""
-        self._verb(job, "run-now", options)
+    def done(self, job: JobOrId, *, reason: str = "") -> Job:
+        """Mark a job as done by hand; return it."""
+        return Job(self._verb(job, "done", reason))
 
-    def delete(self, job: JobOrId) -> None:
-        """Delete a job that does not run."""
+    def run_now(self, job: JobOrId, *, reason: str = "") -> Job:
+        """Make a job that is due later ready now; return it."""
+        return Job(self._verb(job, "run-now", reason))
+
+    def delete(self, job: JobOrId, *, force: bool = False) -> None:
+        """Delete a job; one that runs only with `force`."""
         try:
-            self.wire.send("DELETE", _path(job))
+            self.wire.send("DELETE", _path(job), query={"force": "true"} if force else None)
         except NotFound as error:
             if not error.repeated:  # else the request before this one has deleted it, and its answer was lost
                 raise
 
-    def _verb(self, job: JobOrId, verb: str, options: Mapping[str, Any]) -> Any:
-        answer = self.wire.send("POST", f"{_path(job)}{verb}/", body=_plain(options), safe=False)
-        return value_of(answer) if answer.content else None
+    def _verb(self, job: JobOrId, verb: str, reason: str, **options: Any) -> Any:
+        body = {**({"reason": reason} if reason else {}), **options}
+        return value_of(self.wire.send("POST", f"{_path(job)}{verb}/", body=body, safe=False))
 
     # --- run ---
 
@@ -199,8 +203,17 @@ class Client:
         self._end(job, {"status": "failed", "error": error, **rest}, repeated)
 
     def hand_back(self, job: ClaimedJob, *, repeated: bool = False) -> None:
-        """Give the job back unfinished: it is ready again, and the attempt is not counted. Raises `LeaseLost`."""
-        self._end(job, {"status": "ready"}, repeated)
+        """Give the job back unfinished, because this worker stops. Raises `LeaseLost`.
+
+        It is ready again, and the attempt is not counted; a server that does not know how to do that takes it as a failure, which
+        is tried again while attempts remain.
+        """
+        try:
+            self._end(job, {"status": "ready"}, repeated)
+        except LeaseLost:
+            raise
+        except (Conflict, Invalid):
+            self.fail(job, "The worker was stopped.", repeated=repeated)
 
     def _end(self, job: ClaimedJob, body: Mapping[str, Any], repeated: bool) -> None:
         try:
@@ -218,10 +231,6 @@ class Client:
             lost = LeaseLost("The job was deleted.", status=404, code="not_found")
             lost.repeated = error.repeated
             raise lost from error
-        except Conflict as error:
-            if isinstance(error, LeaseLost):
-                raise
-            raise LeaseLost(error.message, code=error.code) from error
 
 
 def spec(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from .api import Client
 from .context import Context
-from .errors import ApiError, Fail, Invalid, LeaseLost, Throttled, Unavailable
+from .errors import ApiError, Conflict, Fail, Invalid, LeaseLost, Throttled, Unavailable
 from .jobs import ClaimedJob
 from .wire import MISSING, Pauses
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("django_jobs.client")
 Handler = Callable[[ClaimedJob, Context], Any]
 #: Progress is sent at most so often. Seconds.
 _PROGRESS_SECONDS: Final = 1.0
-#: How often an answer of 500, which may be the fault of this very request, is tried again.
+#: How often an answer that may be the fault of this very request is tried again.
 _FAULTS: Final = 10
 #: The code of the `LeaseLost` by which a handler is asked to end because its worker does.
 STOPPED: Final = "stopped"
@@ -156,9 +156,9 @@ class Attempt:
                 self.context.lose(error)
                 logger.warning("Job %s: what it did is not recorded. %s", self.job.id, error)
                 return
-            except (Unavailable, Throttled) as error:
-                repeated = repeated or (isinstance(error, Unavailable) and (error.sent or error.repeated))
-                faults += error.status == 500
+            except (Conflict, Unavailable, Throttled) as error:  # a conflict of a moment: two transactions met
+                repeated = repeated or error.repeated or (isinstance(error, Unavailable) and error.sent)
+                faults += error.status in (409, 500)
                 if faults >= _FAULTS or self._give_up.is_set():
                     raise
                 logger.warning("Job %s: how it ended can't be told yet: %s", self.job.id, error)

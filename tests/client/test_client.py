@@ -134,13 +134,30 @@ def test_ids_and_names_can_not_leave_their_place_in_the_address(server: Fake, cl
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "done", "run_now"])
 def test_a_verb_is_a_post_with_its_options(server: Fake, client: Client, verb: str) -> None:
-    getattr(client, verb)(ID, reason="because")
+    server.script.append(httpx.Response(200, json={"id": ID, "status": "there"}))
+    assert getattr(client, verb)(ID, reason="because").status == "there"
     seen = server.seen[0]
     assert (seen.method, seen.path, seen.body) == (
         "POST",
         f"/api/jobs/jobs/{ID}/{verb.replace('_', '-')}/",
         {"reason": "because"},
     )
+
+
+def test_what_verbs_can_be_told_besides(server: Fake, client: Client) -> None:
+    server.script += [httpx.Response(200, json={"id": ID}), httpx.Response(200, json={"id": ID})]
+    server.script += [httpx.Response(200, json=claimed()), httpx.Response(202)]
+    client.cancel(ID, force=True)
+    client.requeue(ID, keep_attempts=True)
+    assert client.requeue_and_claim(ID, worker="me").attempt == 1
+    client.delete(ID, force=True)
+    assert [seen.body for seen in server.seen] == [
+        {"force": True},
+        {"keep_attempts": True},
+        {"claim": True, "worker": "me"},
+        None,
+    ]
+    assert server.seen[-1].query == {"force": "true"}
 
 
 def test_a_change_is_a_patch(server: Fake, client: Client) -> None:
@@ -224,6 +241,18 @@ def test_a_lost_lease_has_its_reason(server: Fake, client: Client) -> None:
         "cancelled",
     )
     assert isinstance(caught.value, Conflict)
+
+
+@pytest.mark.parametrize("refused", [refusal(409, "conflict"), refusal(400, "invalid")], ids=["conflict", "invalid"])
+def test_a_server_that_takes_nothing_back_is_told_of_a_failure(server: Fake, client: Client, refused: httpx.Response) -> None:
+    server.script.append(refused)
+    client.hand_back(ClaimedJob(claimed()))
+    assert server.whats() == ["ready", "failed"]
+    assert server.seen[1].body == {"status": "failed", "error": {"message": "The worker was stopped."}}
+    server.script.append(lost())
+    with pytest.raises(LeaseLost):
+        client.hand_back(ClaimedJob(claimed()))
+    assert server.whats() == ["ready", "failed", "ready"]
 
 
 def test_a_job_that_was_deleted_is_a_lost_lease(server: Fake, client: Client) -> None:

@@ -131,6 +131,15 @@ def test_an_end_is_told_for_as_long_as_the_server_is_away(server: Fake, run: Run
     assert answers == []
 
 
+def test_a_conflict_of_a_moment_is_tried_again(server: Fake, run: Run) -> None:
+    server.queue.append(claimed())
+    answers: list[Any] = [refusal(409, "conflict", "Somebody else has changed the same at this moment. Try again.")]
+    server.rules["succeeded"] = lambda seen: answers.pop(0) if answers else None
+    run(lambda job, context: 1)
+    server.wait_for("succeeded", 2)
+    assert "failed" not in server.whats()
+
+
 def test_a_request_that_only_ever_breaks_the_server_is_given_up(
     server: Fake, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -424,7 +433,7 @@ def test_signals_stop_it_and_are_given_back(server: Fake, number: signal.Signals
 
 
 def test_a_refused_hand_back_does_not_keep_it_from_stopping(server: Fake, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    server.rules["ready"] = lambda seen: refusal(400, "invalid")
+    server.rules["ready"] = lambda seen: refusal(403, "forbidden")
     asked, answer = threading.Event(), threading.Event()
 
     def claim(seen: Any) -> None:
