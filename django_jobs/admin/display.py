@@ -104,6 +104,15 @@ def pretty_json(value: Any) -> str:
     return text[:MAX_JSON_CHARS] + "\n" + _("… %(rest)s more characters") % {"rest": rest}
 
 
+def payload_json(value: Any) -> str:
+    """Return a JSON value in one line if it is short, else as `pretty_json`; with all its marks either way."""
+    text = pretty_json(value)
+    if len(text) > 2 * SHORT_JSON_CHARS:
+        return text
+    line = json.dumps(value, ensure_ascii=False)
+    return line if len(line) <= SHORT_JSON_CHARS else text
+
+
 def short_json(value: Any) -> str:
     """Return a JSON value in one line if it is short, a list of texts without its marks; else as `pretty_json`."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):

@@ -302,6 +302,11 @@ class JobChangeList(ChangeList):
         return self.get_query_string({BEFORE: str(list(self.result_list)[-1].pk)}, [PAGE_VAR])
 
     @property
+    def reachable(self) -> str:
+        """Return the number of jobs that can be reached by page, for people."""
+        return display.count(self.result_count, self.result_count)
+
+    @property
     def window(self) -> int:
         """Return how many jobs of each segment were looked at, 0 if all of them."""
         is_indexed = not self.search or id_range(self.search) is not None

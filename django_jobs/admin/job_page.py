@@ -144,15 +144,15 @@ def _field(job: Job, name: str) -> dict[str, Any]:
 
 def _payload(job: Job) -> list[tuple[Any, str]]:
     """Return arguments and results as text, what is empty left out."""
-    panes: list[tuple[Any, str]] = [(_("Arguments"), display.pretty_json(job.args))]
+    panes: list[tuple[Any, str]] = [(_("Arguments"), display.payload_json(job.args))]
     if job.kwargs:
-        panes.append((_("Keyword arguments"), display.pretty_json(job.kwargs)))
+        panes.append((_("Keyword arguments"), display.payload_json(job.kwargs)))
     if job.output is not None:
-        panes.append((_("Output so far"), display.pretty_json(job.output)))
+        panes.append((_("Output so far"), display.payload_json(job.output)))
     if job.result is not None or job.status == Status.SUCCEEDED:
-        panes.append((_("Result"), display.pretty_json(job.result)))
+        panes.append((_("Result"), display.payload_json(job.result)))
     if job.context:
-        panes.append((_("Context"), display.pretty_json(job.context)))
+        panes.append((_("Context"), display.payload_json(job.context)))
     return panes
 
 

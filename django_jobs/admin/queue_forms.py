@@ -32,6 +32,7 @@ class QueueForm(forms.ModelForm):  # not generic at run time
         model = Queue
         fields = ["name", "description", "timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]
         field_classes = {"backoff": OptionalJSONField, "retention": OptionalJSONField}
+        widgets = dict.fromkeys(("backoff", "retention"), forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField"}))
         help_texts = {
             "name": gettext_lazy(
                 "As jobs name it. “billing.invoices” is below “billing”, and takes from it what it does not say itself."
@@ -84,7 +85,8 @@ def _checked(check: Any, *args: Any) -> Any:
 
 def _message(error: InvalidOption) -> str:
     """Return what is wrong; where in the value, too, but not the name in code of the whole field."""
-    text = str(error) if "[" in error.field else str(error).removeprefix(f"{error.field}: ")
+    name, bracket, _rest = error.field.partition("[")
+    text = str(error).removeprefix(name if bracket else f"{name}: ")
     return text[:1].upper() + text[1:]
 
 

@@ -66,6 +66,7 @@ class QueueAdmin(JobsModelAdmin[Queue]):
     change_list_template = "admin/django_jobs/queue/change_list.html"
     list_display = ["name", "state", "ready", "description", "switch"]
     list_per_page = 50
+    show_full_result_count = True  # a table of a page or two
     sortable_by = ("name",)
     search_fields = ["name", "description"]
     readonly_fields = ["paused_at", "paused_until", "paused_by", "pause_reason"]

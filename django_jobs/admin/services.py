@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..conf import format_duration, jobs_database, jobs_settings
+from ..conf import jobs_database, jobs_settings
 from ..models import Leader, Worker, WorkerKind
 from . import display
 from .base import ReadOnlyAdmin
@@ -36,7 +36,7 @@ class LeaderAdmin(ReadOnlyAdmin[Leader]):
     """One row for each service."""
 
     change_list_template = "admin/django_jobs/leader/change_list.html"
-    list_display = ["name", "state", "last", "next", "touched", "by", "last_error"]
+    list_display = ["name", "state", "last", "next", "rows", "by", "last_error"]
     ordering = ["name"]
     sortable_by = ()
     fields = ["name", "state", "ran_at", "next_at", "touched", "by", "last_error"]
@@ -55,7 +55,7 @@ class LeaderAdmin(ReadOnlyAdmin[Leader]):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Tell how often somebody looks, too: a service that has nothing to do sweeps only now and then."""
-        context = {"interval": format_duration(jobs_settings().sweep_interval), **(extra_context or {})}
+        context = {"interval": f"{jobs_settings().sweep_interval:g} s", **(extra_context or {})}
         return super().changelist_view(request, context)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Leader | None:
@@ -77,12 +77,18 @@ class LeaderAdmin(ReadOnlyAdmin[Leader]):
     @admin.display(description=gettext_lazy("last sweep"))
     def last(self, row: Leader) -> SafeString | str:
         """Show when it last swept."""
-        return display.ago(row.ran_at)
+        return format_html('<span class="dj-unit">{} </span>{}', _("last sweep"), display.ago(row.ran_at))
 
     @admin.display(description=gettext_lazy("next at the latest"))
     def next(self, row: Leader) -> SafeString | str:
         """Show when it is due."""
-        return display.ago(row.next_at)
+        return format_html('<span class="dj-unit">{} </span>{}', _("next"), display.ago(row.next_at))
+
+    @admin.display(description=gettext_lazy("rows touched"))
+    def rows(self, row: Leader) -> SafeString:
+        """Show how many rows it has dealt with so far."""
+        number = display.count(row.touched, row.touched)
+        return format_html('{}<span class="dj-unit"> {}</span>', number, _("rows"))
 
     @admin.display(description=gettext_lazy("worker"))
     def by(self, row: Any) -> SafeString | str:

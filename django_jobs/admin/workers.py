@@ -28,7 +28,7 @@ MAX_JOBS_SHOWN: Final = 50
 class LifeFilter(admin.SimpleListFilter):
     """Alive by default."""
 
-    title, parameter_name = gettext_lazy("life"), "life"
+    title, parameter_name = gettext_lazy("state"), "life"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return what there is besides the default."""
@@ -55,6 +55,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     list_display_links = None
     list_filter = [LifeFilter]
     list_per_page = 100
+    show_full_result_count = True  # a table of a page or two
     sortable_by = ()
     search_fields = ["name", "host"]
     fields = [
@@ -111,12 +112,15 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         used, slots = worker.tree_running, worker.tree_slots
         if not slots or worker.stopped_at:
             return display.NOTHING
-        return format_html('<meter value="{}" max="{}"></meter> {} / {}', used, slots, used, slots)
+        return format_html(
+            '<meter value="{}" max="{}"></meter> {} / {}<span class="dj-unit"> {}</span>', used, slots, used, slots, _("slots")
+        )
 
     @admin.display(description=gettext_lazy("jobs done"))
-    def done_so_far(self, worker: Any) -> str:
+    def done_so_far(self, worker: Any) -> SafeString:
         """Show how many jobs this process has ended; a supervisor, how many its processes have, the bygone ones too."""
-        return display.count(worker.tree_jobs_done, worker.tree_jobs_done)
+        number = display.count(worker.tree_jobs_done, worker.tree_jobs_done)
+        return format_html('{}<span class="dj-unit"> {}</span>', number, _("jobs done"))
 
     @admin.display(description=gettext_lazy("memory"))
     def memory(self, worker: Worker) -> str:

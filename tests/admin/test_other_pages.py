@@ -134,7 +134,7 @@ def test_the_form_of_a_queue_shows_nothing_where_nothing_is_said_and_explains(ro
         ("name", "x..y", "can't name a queue"),
         ("timeout", "-1", "can't be negative"),
         ("retention", '{"failed": "soon", "running": 1}', "'running' is not a final status"),
-        ("retention", '{"failed": "soon", "running": 1}', "retention['failed']"),
+        ("retention", '{"failed": "soon", "running": 1}', "['failed']: can't read 'soon'"),
         ("backoff", '"soon"', "can't read 'soon'"),
     ],
 )
@@ -276,7 +276,7 @@ def test_services_say_that_somebody_looks_though_no_sweep_is_recent(root: Client
     Worker.objects.create(id=uuid.uuid4(), kind="supervisor", name="head", host="h", pid=1)
     Worker.objects.create(id=uuid.uuid4(), kind="supervisor", name="old", host="h", pid=2, stopped_at=timezone.now())
     text = root.get(address).content.decode()
-    assert "1 worker looks every 1s" in text
+    assert "1 worker looks every 1 s" in text
     assert "just now" in text.partition("Last sign of it:")[2].partition("</p>")[0]
 
 
