@@ -16,19 +16,37 @@ from django.db import connection
 from django_jobs.client import Client
 from django_jobs.lifecycle.tokens import VERBS, make_token
 from django_jobs.models import Queue
+from tests.support.databases import to_url
 from tests.support.http_site import HttpSite
 from tests.support.worker import Runner
 
+ROOT = Path(__file__).parents[2]
 Launch = Callable[..., subprocess.Popen[bytes]]
 
 
-@pytest.fixture
-def site(process_environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[HttpSite]:
-    """Return a web server; what it said is shown if the test fails."""
-    site = HttpSite(process_environment, tmp_path)
+@pytest.fixture(scope="module")
+def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpSite]:
+    """Return a web server for the tests of a module."""
+    environment = {
+        **os.environ,
+        "DATABASE_URL": to_url(connection.settings_dict),
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
+    site = HttpSite(environment, tmp_path_factory.mktemp("site"))
     yield site
     site.close()
-    print(site.text()[-4000:])
+
+
+@pytest.fixture
+def site(transactional_db: None, served: HttpSite) -> Iterator[HttpSite]:
+    """Return the web server; what it said meanwhile is shown if the test fails."""
+    if served.process.poll() is not None:  # a test that failed has left it dead
+        served.start()
+    before = len(served.text())
+    yield served
+    print(served.text()[before:][-4000:])
 
 
 @pytest.fixture
@@ -132,7 +150,7 @@ class Program:
         return self._launch(
             sys.executable,
             self._folder / "program.py",
-            ROOT=Path(__file__).parents[2],
+            ROOT=ROOT,
             NOTES=self._notes,
             JOBS_URL=url or self._url,
             JOBS_TOKEN=self._token,
@@ -155,8 +173,3 @@ class Program:
 @pytest.fixture
 def program(launch: Launch, tmp_path: Path, site: HttpSite, token: str) -> Program:
     return Program(launch, tmp_path, site.url, token)
-
-
-@pytest.fixture
-def is_sqlite() -> bool:
-    return connection.vendor == "sqlite"
