@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from uuid import UUID
 
+from django.db import DatabaseError, DataError, InterfaceError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db, wakeup
-from django_jobs.lifecycle.claim import claim
-from django_jobs.outcomes import Attempt
+from django_jobs.lifecycle.claim import QueueFilter, claim
+from django_jobs.lifecycle.unreadable import fail_unreadable
+from django_jobs.outcomes import Attempt, Event
 from django_jobs.worker.hold import Hands
 from django_jobs.worker.pool import Pool
 from django_jobs.worker.queues import QueueWatch
@@ -45,6 +48,7 @@ class Claims:
         self.look_again_at = 0.0
         self.count = 0
         self._empty: set[str] = set()
+        self._failed: QueueFilter | None = None  # of the claim that failed last
         self._served = ""  # the kind that got something last: the other one has its turn first
 
     @property
@@ -118,15 +122,32 @@ class Claims:
             free, queues = count, self.queues.filter(only=self.async_tasks)
         else:
             free, queues = self.pool.free_threads, self.queues.filter(skip=self.async_tasks)
-        return claim(
-            self.connection,
-            worker=self.worker,
-            worker_name=self.name,
-            tokens=[uuid.uuid4() for _ in range(count)],
-            free=free,
-            grace=self.hands.grace,
-            queues=queues,
-        )
+        try:
+            return claim(
+                self.connection,
+                worker=self.worker,
+                worker_name=self.name,
+                tokens=[uuid.uuid4() for _ in range(count)],
+                free=free,
+                grace=self.hands.grace,
+                queues=queues,
+            )
+        except Exception as error:
+            self._failed = queues
+            if isinstance(error, DatabaseError | InterfaceError):
+                raise
+            raise DataError(f"{type(error).__name__}: {error}") from error  # a row that only Python could not read
+
+    def mend(self, dispatch: Callable[[list[Event]], None]) -> None:
+        """After a claim that failed, and was undone: fail the jobs whose rows can't be read. Raises a database error."""
+        queues, self._failed = self._failed, None
+        if queues is None:
+            return
+        self.next_poll = 0.0
+        self.hands.begin()
+        events = fail_unreadable(self.connection, queues, BATCH)
+        self.hands.hold()
+        dispatch(events)
 
     def _is_work_likely(self) -> bool:
         """Where a claim is several statements, look before taking a lock. On PostgreSQL the claim itself is the look."""

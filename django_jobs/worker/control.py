@@ -141,7 +141,6 @@ class Control:
                 pause = 0.05
                 self.outage.over()
             except (DatabaseError, InterfaceError) as error:
-                self.counters.last_error = f"{type(error).__name__}: {error}"[:300]
                 if not self._is_lost(error) and self._rescue(error):
                     continue
                 self._disconnect(error)
@@ -249,6 +248,7 @@ class Control:
             self.hands.undo()
             self.hands.hold(everything=True)
             self._resolve_uncertain()
+            self.claims.mend(self.dispatch)
         except (DatabaseError, InterfaceError):
             return False
         self.wake.wait(0.1)

@@ -77,4 +77,3 @@ class Counters:
     fenced: int = 0
     handed_back: int = 0
     cycles: int = 0
-    last_error: str = ""

@@ -29,6 +29,7 @@ from django_jobs.worker.pool import Pool
 from django_jobs.worker.queues import QueueWatch
 from django_jobs.worker.recovery import Death, Recovery
 from tests.support.jobs import make_job, other_connection, running_job
+from tests.support.worker import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 has_row_locks = pytest.mark.skipif(connection.vendor == "sqlite", reason="this database has no row locks")
@@ -260,3 +261,39 @@ def test_a_process_that_reads_nothing_holds_up_nobody(monkeypatch: pytest.Monkey
         child.process.kill()
         child.process.wait(10)
         child.close()
+
+
+#: What a hand may write into the times of a row and Python can't read: by database.
+UNREADABLE = {
+    "postgresql": ["0001-01-01 00:00:00+00 BC", "infinity", "-infinity"],
+    "sqlite": ["-0001-01-01 00:00:00", "whenever"],
+    "mysql": [],
+}[connection.vendor]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("moment", UNREADABLE)
+def test_a_row_that_can_not_be_read_is_failed_and_stops_no_other(bench: Bench, moment: str, busy: bool) -> None:
+    if busy:
+        make_job()
+        bench.control._cycle()
+        assert len(bench.control.hands.items) == 1
+    others = [make_job() for _ in range(2)]
+    bad = make_job(priority=5)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE django_jobs_job SET run_after = %s WHERE id = %s", [moment, db.dialect(connection).uuid(bad.id)])
+    control = bench.control
+    worker = threading.Thread(target=control.run, daemon=True)
+    worker.start()
+    try:
+        until(lambda: Job.objects.defer("run_after").get(pk=bad.pk).status == Status.FAILED, "the bad row to be failed")
+        until(lambda: bench.pool.waiting + len(control.hands.items) > 0, "the others to be claimed")
+    finally:
+        control.drain()
+        worker.join(10)
+    bad.refresh_from_db()
+    assert (bad.status, bad.run_after, bad.starts) == (Status.FAILED, None, 0)
+    assert "can't be read" in bad.reason
+    assert bad.finished_at is not None
+    assert [event.name for event in bench.told if event.job_id == bad.id] == ["job_failed"]
+    assert all(Job.objects.get(pk=job.pk).status == Status.READY for job in others), "handed back by the drain"

@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
             self.health.close()
         return 0
 
-    with mock.patch.object(Supervisor, "run", run):
+    with mock.patch.object(Supervisor, "run", run), mock.patch("django_jobs.management.commands.runjobs.configure"):
         yield found
 
 
