@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -126,6 +127,7 @@ def _told(ids: Sequence[UUID], report: Report, *, is_dry: bool, more: bool) -> d
     }
 
 
+@cache
 def bulk_view(name: str) -> type[BulkView]:
     """Return the view of a verb."""
     verb = VERBS[name]

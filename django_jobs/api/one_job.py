@@ -20,6 +20,7 @@ from . import reports, values
 from .base import JobsView
 from .errors import ApiError, invalid, not_found
 from .outcome import check, refused
+from .parsers import AnyTextJSONParser
 from .serializers import fields_asked, only, render_job
 
 #: What can be changed without the token of an attempt.
@@ -33,6 +34,7 @@ _MOVES: Final = {Status.READY.value: "requeue", Status.CANCELLED.value: "cancel"
 class JobView(JobsView):
     """A job."""
 
+    parser_classes = (AnyTextJSONParser,)
     verbs: ClassVar = {"GET": "view", "PATCH": "change|requeue|cancel|claim", "DELETE": "delete"}
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Any, ClassVar, Final, NoReturn
 
 from django.http import RawPostDataException
 from rest_framework.parsers import BaseParser
@@ -24,6 +24,8 @@ class StrictJSONParser(BaseParser):
 
     media_type = "application/json"
     renderer_class = JSONRenderer  # of the browsable API's form
+    #: Whether text that can't be stored is taken, because the view makes it fit, or refuses it by its field.
+    takes_any_text: ClassVar[bool] = False
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None) -> Any:
         """Return the body's value."""
@@ -34,8 +36,14 @@ class StrictJSONParser(BaseParser):
             raise _deep() from None
         except ValueError as error:
             raise ApiError(400, "invalid", f"The body is not JSON: {error}") from None
-        _check(value)
+        _check(value, any_text=self.takes_any_text)
         return value
+
+
+class AnyTextJSONParser(StrictJSONParser):
+    """Parses texts of errors and the like, too, in which NUL characters and lone surrogates come by accident."""
+
+    takes_any_text = True
 
 
 def _read(stream: IO[bytes]) -> bytes:
@@ -94,13 +102,14 @@ def _float(text: str) -> float:
     return number
 
 
-def _check(root: Any) -> None:
-    """Look at every value, without recursion: how deep it is, and whether its text can be stored."""
+def _check(root: Any, *, any_text: bool) -> None:
+    """Look at every value, without recursion: how deep it is, and whether its text can be stored, that of keys always."""
     waiting = [(root, 1)]
     while waiting:
         value, depth = waiting.pop()
         if isinstance(value, str):
-            _check_text(value)
+            if not any_text:
+                _check_text(value)
         elif isinstance(value, dict | list):
             if depth > BODY_DEPTH:
                 raise _deep()

@@ -16,18 +16,20 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections
+from django.db import connections, transaction
 
 from .. import db
 from ..exceptions import JobDoesNotExist, LeaseLost
 from ..models import Job, JobLock, LockKind
 from ..outcomes import Attempt, ErrorInfo, Event, Finished, Outcome, TimedOut
 from ..statuses import LABELS, Status
-from .claim import UNBOUNDED, QueueFilter, claim
+from .claim import UNBOUNDED, QueueFilter, claim, claim_one
+from .control import requeue
 from .fence import Note, write_notes
+from .pause import is_paused
 from .record import record
 from .recover import attempt_of, lock_free, lock_jobs, recover, writing
-from .report import tell
+from .report import Report, tell
 from .sweep import Swept
 
 #: After a restart of the database every lease has at least this many seconds left: its workers could not report meanwhile.
@@ -57,6 +59,34 @@ def claim_http(queue: str, *, limit: int, worker: str = "", using: str) -> list[
             queues=QueueFilter(names=(queue,), is_http=True),
         )
         return _leases(attempts, using)
+
+
+def requeue_and_claim(
+    job_id: UUID, *, worker: str = "", by: str = "", reason: str = "", keep_attempts: bool = False, using: str
+) -> tuple[Report, Lease | None]:
+    """Requeue a job and claim it for the caller, an HTTP worker, in one transaction: nobody else gets it in between.
+
+    Return what the requeue says, and the lease; None if the requeue was refused, or the job is not for HTTP workers or its queue
+    paused (then that is the refusal, and nothing was changed).
+    """
+    with writing(using) as connection:
+        report = requeue([job_id], by=by, reason=reason, keep_attempts=keep_attempts, using=using)
+        if report.refused:
+            return report, None
+        job = Job.objects.using(using).only("queue", "status", "is_http").get(id=job_id)
+        why = ""
+        if not job.is_http:
+            why = "It is not for HTTP workers: they can't claim it."
+        elif job.status != Status.READY:
+            why = f"It would be {LABELS[Status(job.status)]}, and can't be claimed."
+        elif is_paused(job.queue, using=using):
+            why = "Its queue is paused."
+        if why:
+            transaction.set_rollback(True, using=using)
+            return Report(refused={job_id: why}), None
+        attempt = claim_one(connection, job_id, token=uuid.uuid4(), worker_name=worker[:64])
+        (lease,) = _leases([attempt], using)
+        return report, lease
 
 
 def _leases(attempts: Sequence[Attempt], using: str) -> list[Lease]:

@@ -70,6 +70,11 @@ def resume_queue(name: str, *, by: str = "", reason: str = "", using: str = "def
     return True
 
 
+def is_paused(name: str, *, using: str) -> bool:
+    """Whether the queue `name` or one above it is paused now."""
+    return _paused(using, db.server_now(connections[using])).filter(name__in=lineage(name)).exists()
+
+
 def park_paused(*, using: str, limit: int) -> Swept:
     """Park up to `limit` ready jobs of paused queues and their subtrees, in the caller's open transaction.
 
