@@ -91,9 +91,3 @@ def status_counts(*, using: str, cap: int = COUNT_CAP) -> dict[str, int]:
     """Return the number of jobs by list (each status, and "parked" apart from "ready"), each counted up to `cap` + 1."""
     jobs = Job.objects.using(using)
     return capped_counts({name: segment.of(jobs) for name, segment in SEGMENTS.items()}, cap=cap, using=using)
-
-
-def ready_counts(queues: list[str], *, using: str, cap: int = 1000) -> dict[str, int]:
-    """Return how many jobs may start at once, by queue, each counted up to `cap` + 1 (index `django_jobs_claim_queue`)."""
-    ready = SEGMENTS["ready"].of(Job.objects.using(using))
-    return capped_counts({queue: ready.filter(queue=queue) for queue in queues}, cap=cap, using=using)

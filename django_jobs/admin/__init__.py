@@ -6,6 +6,7 @@ from .jobs import JobAdmin
 from .locks import JobLockAdmin
 from .queues import QueueAdmin
 from .services import LeaderAdmin
+from .tokens import ApiTokenAdmin
 from .workers import WorkerAdmin
 
-__all__ = ["JobAdmin", "JobLockAdmin", "LeaderAdmin", "QueueAdmin", "WorkerAdmin"]
+__all__ = ["ApiTokenAdmin", "JobAdmin", "JobLockAdmin", "LeaderAdmin", "QueueAdmin", "WorkerAdmin"]

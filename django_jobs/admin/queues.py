@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,6 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
 from django.core.exceptions import PermissionDenied
-from django.db import connections
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -22,16 +22,17 @@ from django.utils.translation import gettext_lazy
 from .. import stats
 from ..conf import jobs_database
 from ..exceptions import InvalidOption
-from ..lifecycle.claim import ready_queues
 from ..lifecycle.pause import pause_queue, resume_queue
-from ..models import Job, JobLock, Queue
+from ..models import Job, Queue
 from ..queues import check_queue_name, lineage
+from ..statuses import Status
 from . import display
 from .base import JobsModelAdmin
 from .queue_forms import PauseForm, QueueForm
-from .sources import MAX_NAMES, queue_names
+from .sources import queue_names
 
-READY_CAP = 1000
+#: A page with more helps nobody.
+MAX_UNDECLARED = 200
 
 
 def is_paused(queue: Queue) -> bool:
@@ -39,13 +40,12 @@ def is_paused(queue: Queue) -> bool:
     return queue.paused_at is not None and (queue.paused_until is None or queue.paused_until > timezone.now())
 
 
-def _undeclared() -> list[Queue]:
-    """Return queues without a row: those in which jobs are ready or in hand, and those that settings and tasks name."""
+def _undeclared(counts: Mapping[str, Any]) -> list[Queue]:
+    """Return queues without a row: those that have jobs, and those that settings and tasks name."""
     using = jobs_database()
-    in_hand = JobLock.objects.using(using).order_by("queue").values_list("queue", flat=True).distinct()[:MAX_NAMES]
-    names = {*ready_queues(connections[using]), *in_hand, *queue_names(using=using)}
-    known = set(Queue.objects.using(using).filter(name__in=names).values_list("name", flat=True))
-    return [Queue(name=name) for name in sorted(names - known)[:MAX_NAMES]]
+    names = {*counts, *queue_names(using=using)}
+    known = set(Queue.objects.using(using).values_list("name", flat=True))
+    return [Queue(name=name) for name in sorted(names - known)[:MAX_UNDECLARED]]
 
 
 def _named(name: str) -> Queue | None:
@@ -64,7 +64,7 @@ class QueueAdmin(JobsModelAdmin[Queue]):
     form = QueueForm
     change_form_template = "admin/django_jobs/queue/change_form.html"
     change_list_template = "admin/django_jobs/queue/change_list.html"
-    list_display = ["name", "state", "ready", "description", "switch"]
+    list_display = ["name", "state", "ready", "running", "description", "switch"]
     list_per_page = 50
     show_full_result_count = True  # a table of a page or two
     sortable_by = ("name",)
@@ -104,18 +104,18 @@ class QueueAdmin(JobsModelAdmin[Queue]):
         change_list: Any = super().get_changelist_instance(request)
         queues = list(change_list.result_list)
         change_list.result_list = queues
-        change_list.undeclared = [] if change_list.query else _undeclared()
+        counts = stats.queue_counts(jobs_database())
+        change_list.undeclared = [] if change_list.query else _undeclared(counts)
         every = [*queues, *change_list.undeclared]
-        counts = stats.ready_counts([queue.name for queue in every], using=jobs_database(), cap=READY_CAP)
         paused = {
             queue.name for queue in Queue.objects.using(jobs_database()).filter(paused_at__isnull=False) if is_paused(queue)
         }
         for queue in every:
             queue.paused_above = next((name for name in lineage(queue.name)[1:] if name in paused), "")
-            queue.ready_count = counts[queue.name]
+            queue.counts = counts.get(queue.name, {})
             queue.may_switch = self.may_pause(request)
         change_list.others = [
-            {"name": queue.name, "state": self.state(queue), "ready": self.ready(queue), "switch": self.switch(queue)}
+            {"name": queue.name, **{column: getattr(self, column)(queue) for column in ("state", "ready", "running", "switch")}}
             for queue in change_list.undeclared
         ]
         return change_list
@@ -136,16 +136,24 @@ class QueueAdmin(JobsModelAdmin[Queue]):
 
     @admin.display(description=gettext_lazy("ready"))
     def ready(self, queue: Any) -> SafeString:
-        """Link to the jobs that may start."""
-        query = "?status=parked&queue=" if is_paused(queue) or queue.paused_above else "?status=ready&queue="
-        number = display.count(queue.ready_count, READY_CAP)
+        """Link to the jobs that may start, or could but for a pause."""
+        is_stopped = is_paused(queue) or queue.paused_above
+        return self._number(queue, Status.READY, "parked" if is_stopped else "ready", _("ready"))
+
+    @admin.display(description=gettext_lazy("running"))
+    def running(self, queue: Any) -> SafeString:
+        """Link to the jobs in hand."""
+        return self._number(queue, Status.RUNNING, "running", _("running"))
+
+    def _number(self, queue: Any, status: Status, tab: str, unit: str) -> SafeString:
+        number = queue.counts.get(status.value, 0)
         return format_html(
-            '<a href="{}{}{}">{}<span class="dj-unit"> {}</span></a>',
+            '<a href="{}?status={}&amp;queue={}">{}<span class="dj-unit"> {}</span></a>',
             self.url_of(Job, "changelist"),
-            query,
+            tab,
             queue.name,
-            number,
-            _("ready"),
+            display.count(number, number),
+            unit,
         )
 
     @admin.display(description="")

@@ -21,6 +21,7 @@ from .base import ReadOnlyAdmin
 
 #: A service that is due for so long (seconds) has nobody who runs it.
 OVERDUE_SECONDS = 60
+DUE_NOW_SECONDS = 2
 
 
 def _who_looks() -> dict[str, Any]:
@@ -81,8 +82,10 @@ class LeaderAdmin(ReadOnlyAdmin[Leader]):
 
     @admin.display(description=gettext_lazy("next at the latest"))
     def next(self, row: Leader) -> SafeString | str:
-        """Show when it is due."""
-        return format_html('<span class="dj-unit">{} </span>{}', _("next"), display.ago(row.next_at))
+        """Show when it is due; a moment past that, somebody is about to come."""
+        is_now = abs((row.next_at - timezone.now()).total_seconds()) < DUE_NOW_SECONDS
+        due = _("now") if is_now else display.ago(row.next_at)
+        return format_html('<span class="dj-unit">{} </span>{}', _("next"), due)
 
     @admin.display(description=gettext_lazy("rows touched"))
     def rows(self, row: Leader) -> SafeString:

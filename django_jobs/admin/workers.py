@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from ..conf import jobs_database, jobs_settings
 from ..models import Job, JobLock, Worker, WorkerKind
@@ -120,7 +120,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def done_so_far(self, worker: Any) -> SafeString:
         """Show how many jobs this process has ended; a supervisor, how many its processes have, the bygone ones too."""
         number = display.count(worker.tree_jobs_done, worker.tree_jobs_done)
-        return format_html('{}<span class="dj-unit"> {}</span>', number, _("jobs done"))
+        unit = ngettext("job done", "jobs done", worker.tree_jobs_done)
+        return format_html('{}<span class="dj-unit"> {}</span>', number, unit)
 
     @admin.display(description=gettext_lazy("memory"))
     def memory(self, worker: Worker) -> str:

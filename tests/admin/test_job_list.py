@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import uuid
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.staticfiles import finders
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -53,6 +55,14 @@ def test_each_status_has_a_list_of_its_own(root: Client, status: Status) -> None
 def test_all_jobs_newest_first(root: Client) -> None:
     jobs = [make_job(status) for status in (Status.FAILED, Status.READY, Status.SUCCEEDED)]
     assert shown(root, "?status=all") == ids(*reversed(jobs))
+
+
+def test_tabs_take_a_second_line_instead_of_being_clipped() -> None:
+    """There are more tabs than fit beside the filters: what can't be seen is not looked for."""
+    css = Path(finders.find("django_jobs/admin.css")).read_text()
+    rules = {name.strip(): body for name, body in re.findall(r"^([^{}@\n]+){([^{}]*)}", css, re.M)}
+    assert "flex-wrap: wrap" in rules[".dj-tabs ul"]
+    assert "overflow" not in rules[".dj-tabs"]
 
 
 def test_an_unknown_status_shows_the_open_jobs(root: Client) -> None:

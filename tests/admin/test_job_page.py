@@ -159,6 +159,21 @@ def test_attempts_are_shown_newest_first_and_bounded(root: Client) -> None:
     assert "The newest 20" in text
 
 
+def test_an_attempt_says_what_happened_once(root: Client) -> None:
+    """A lost attempt's cause is its error's message, too; a cause of its own is shown beside the error."""
+    job = make_job(Status.FAILED, starts=2)
+    add_attempt(job, 1, cause="its process died", error_class="x.AttemptLost", error_message="its process died")
+    add_attempt(job, 2, cause="no attempts left", error_class="x.Error", error_message="no such file")
+    text = page(root, job)
+    assert text.count("its process died") == 1
+    assert text.count("no attempts left") == text.count("no such file") == 1
+
+
+def test_short_arguments_take_one_line_and_keep_their_marks(root: Client) -> None:
+    assert "[1914240, &quot;x&quot;]</pre>" in page(root, make_job(args=[1914240, "x"]))
+    assert "[\n  &quot;" in page(root, make_job(args=["x" * 100]))
+
+
 def test_the_number_of_queries_does_not_grow_with_the_attempts(root: Client) -> None:
     job = running_job()
 

@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from django_jobs.lifecycle.rollup import recount
 from django_jobs.models import JobLock, Leader, Queue, Worker
 from tests.support.jobs import make_job, running_job
 
@@ -88,11 +89,14 @@ def test_queues_without_a_row_are_listed_with_their_depth_and_can_be_paused(root
     for _ in range(3):
         make_job(queue="undeclared")
     make_job(queue="closed.below")
+    recount(using="default")
     table = root.get(QUEUES).content.decode().partition('id="dj-undeclared"')[2]
     rows = {row.partition('field-name">')[2].partition("<")[0]: row for row in table.split("<tr>")[2:]}
     assert {"undeclared", "busy", "closed.below"} <= set(rows)
     assert "declared" not in rows
     assert 'queue=undeclared">3<' in rows["undeclared"]
+    assert 'status=running&amp;queue=busy">1<' in rows["busy"]
+    assert 'status=parked&amp;queue=closed.below">1<' in rows["closed.below"], "what waits for the end of a pause counts"
     assert "with closed" in rows["closed.below"]
     address = reverse("admin:django_jobs_queue_pause_name", args=["undeclared"])
     assert address in rows["undeclared"]
@@ -277,7 +281,7 @@ def test_services_say_that_somebody_looks_though_no_sweep_is_recent(root: Client
     Worker.objects.create(id=uuid.uuid4(), kind="supervisor", name="old", host="h", pid=2, stopped_at=timezone.now())
     text = root.get(address).content.decode()
     assert "1 worker looks every 1 s" in text
-    assert "just now" in text.partition("Last sign of it:")[2].partition("</p>")[0]
+    assert "just now" in text.partition("Last seen")[2].partition("</p>")[0]
 
 
 def test_services_show_errors_and_those_that_nobody_runs(root: Client) -> None:
