@@ -9,7 +9,7 @@ from django.db.models import Q, QuerySet
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from ..lifecycle.tokens import VERBS as TOKEN_VERBS
+from ..lifecycle.tokens import PERMISSIONS
 from ..models import ApiToken
 from ..models.selection import in_queue
 from ..models.visibility import is_narrowed, visible_jobs
@@ -18,24 +18,12 @@ from .errors import ApiError
 if TYPE_CHECKING:
     from ..models.job import JobQuerySet
 
-#: Verb -> (the verb that a token needs, the permission that a user needs).
+#: Verb (add_queue, change_queue and delete_queue apart) -> (the verb that a token needs, the permission that a user needs).
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "view": ("view", "django_jobs.view_job"),
-    "payload": ("payload", "django_jobs.view_payload"),
-    "enqueue": ("enqueue", "django_jobs.enqueue_job"),
-    "claim": ("claim", "django_jobs.claim_job"),
-    "change": ("change", "django_jobs.change_job"),
-    "requeue": ("requeue", "django_jobs.requeue_job"),
-    "cancel": ("cancel", "django_jobs.cancel_job"),
-    "done": ("done", "django_jobs.done_job"),
-    "run": ("run", "django_jobs.run_job"),
-    "delete": ("delete", "django_jobs.delete_job"),
-    "pause": ("pause", "django_jobs.pause_queue"),
-    "add_queue": ("queues", "django_jobs.add_queue"),
-    "change_queue": ("queues", "django_jobs.change_queue"),
-    "delete_queue": ("queues", "django_jobs.delete_queue"),
+    permission.removeprefix("django_jobs.") if verb == "queues" else verb: (verb, permission)
+    for verb, permissions in PERMISSIONS.items()
+    for permission in permissions
 }
-assert {verb for verb, _permission in VERBS.values()} == set(TOKEN_VERBS)
 #: Of `Job.created_by`, `Queue.paused_by` and the like.
 MAX_NAME: Final = 64
 

@@ -32,6 +32,21 @@ VERBS: Final[Mapping[str, str]] = {
     "pause": "pause and resume queues",
     "queues": "make, change and delete queues",
 }
+#: Verb -> the permissions by which a user may do the same.
+PERMISSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "view": ("django_jobs.view_job",),
+    "payload": ("django_jobs.view_payload",),
+    "enqueue": ("django_jobs.enqueue_job",),
+    "claim": ("django_jobs.claim_job",),
+    "change": ("django_jobs.change_job",),
+    "requeue": ("django_jobs.requeue_job",),
+    "cancel": ("django_jobs.cancel_job",),
+    "done": ("django_jobs.done_job",),
+    "run": ("django_jobs.run_job",),
+    "delete": ("django_jobs.delete_job",),
+    "pause": ("django_jobs.pause_queue",),
+    "queues": ("django_jobs.add_queue", "django_jobs.change_queue", "django_jobs.delete_queue"),
+}
 SECRET_PREFIX: Final = "dj_"  # noqa: S105 - begins each secret, is none
 SECRET_BYTES: Final = 32
 #: So much of a secret is kept to tell it from others: eight of its 43 random characters.
