@@ -19,7 +19,7 @@ from ..exceptions import InvalidOption
 from ..inputs import INPUT_TASK
 from ..models import PRIORITY_MAX, PRIORITY_MIN, Job
 from ..models.stat import move_name
-from ..options import MAX_DESCRIPTION
+from ..options import MAX_DESCRIPTION, check_moment, shown
 from ..queues import check_queue_name
 from ..retry import normalise_backoff
 from ..serializers import to_json
@@ -53,9 +53,9 @@ def _duration(field: str, value: Any) -> float | None:
 
 
 def _time(field: str, value: Any) -> datetime:
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidOption(field, f"must be an aware datetime, not {value!r}.")
-    return value
+    if not isinstance(value, datetime):
+        raise InvalidOption(field, f"must be an aware datetime, not {shown(value)}.")
+    return check_moment(value, field)
 
 
 def _json(field: str, value: Any) -> Any:
@@ -71,7 +71,7 @@ def _tags(field: str, value: Any) -> list[str]:
     tags = list(dict.fromkeys(value))
     for tag in tags:
         if not isinstance(tag, str) or not tag.strip() or len(tag) > _MAX_TAG:
-            raise InvalidOption(field, f"{tag!r} is no tag: use strings of 1 to {_MAX_TAG} characters.")
+            raise InvalidOption(field, f"{shown(tag)} is no tag: use strings of 1 to {_MAX_TAG} characters.")
     return list(_json(field, tags))
 
 

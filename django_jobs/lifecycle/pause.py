@@ -20,6 +20,7 @@ from django.db.models import Q, QuerySet
 
 from .. import db, wakeup
 from ..exceptions import InvalidOption
+from ..options import check_moment
 from ..models import Job, Queue
 from ..queues import check_queue_name, lineage
 from ..serializers import clean_text
@@ -43,9 +44,7 @@ def pause_queue(name: str, *, by: str = "", reason: str = "", until: datetime | 
     check_queue_name(name, field="name")
     with writing(using) as connection:
         now = db.server_now(connection)
-        if until is not None and until.tzinfo is None:
-            raise InvalidOption("until", "the time has no time zone.")
-        if until is not None and until <= now:
+        if until is not None and check_moment(until, "until") <= now:
             raise InvalidOption("until", "the time has passed.")
         who, why = clean_text(by, 64), clean_text(reason, 500)
         values = {"paused_at": now, "paused_until": until, "paused_by": who, "pause_reason": why}
