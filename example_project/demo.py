@@ -251,10 +251,10 @@ def _show_second_attempts(victim: Worker, list_of_jobs: str) -> None:
 
     attempts = list(_lost_attempts(victim))
     number = f"{len(attempts)} job{'' if len(attempts) == 1 else 's'}"
-    _say(f"\nProcess {victim.pid} died with {number} in hand. Each ran again:")
+    _say(f"\nProcess {victim.pid} died with {number} in hand: {attempts[0].cause if attempts else 'unknown'}. Each ran again:")
     for attempt in attempts[:SHOWN]:
         job = attempt.job
-        _say(f"  {_name(job.task, job.args)}: attempt {attempt.number} lost ({attempt.cause}), attempt {job.starts} {job.status}")
+        _say(f"  {_name(job.task, job.args)}: attempt {attempt.number} lost, attempt {job.starts} {job.status}")
     if len(attempts) > SHOWN:
         _say(f"  ... and {len(attempts) - SHOWN} more.")
     if list_of_jobs:
