@@ -15,7 +15,7 @@ from django.db import connection
 
 from django_jobs.client import Client
 from django_jobs.lifecycle.tokens import VERBS, make_token
-from django_jobs.models import Queue
+from django_jobs.models import Job, Queue
 from tests.support.databases import to_url
 from tests.support.http_site import HttpSite
 from tests.support.worker import Runner
@@ -47,6 +47,8 @@ def site(transactional_db: None, served: HttpSite) -> Iterator[HttpSite]:
     before = len(served.text())
     yield served
     print(served.text()[before:][-4000:])
+    for found in Job.objects.exclude(status="succeeded")[:5]:
+        print(found.id, found.status, found.starts, found.last_outcome, found.reason, found.due_at, found.error_message)
 
 
 @pytest.fixture
