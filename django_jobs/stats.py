@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections
 from django.db.models import QuerySet
@@ -14,6 +14,9 @@ from .models import TOTALS, Job
 from .models.selection import SEGMENTS
 from .models.stat import spelled_out
 from .statuses import Status
+
+if TYPE_CHECKING:
+    from .models.job import JobQuerySet
 
 #: Nobody counts further than this: "10,000+" tells a person as much as the number would.
 COUNT_CAP: Final = 10_000
@@ -87,7 +90,10 @@ def _numbers(using: str, queue: str | None) -> dict[str, Counter[str]]:
     return found
 
 
-def status_counts(*, using: str, cap: int = COUNT_CAP) -> dict[str, int]:
-    """Return the number of jobs by list (each status, and "parked" apart from "ready"), each counted up to `cap` + 1."""
-    jobs = Job.objects.using(using)
+def status_counts(*, using: str, cap: int = COUNT_CAP, jobs: JobQuerySet | None = None) -> dict[str, int]:
+    """Return the number of jobs by list (each status, and "parked" apart from "ready"), each counted up to `cap` + 1.
+
+    `jobs`: those among which to count, if not all.
+    """
+    jobs = Job.objects.using(using) if jobs is None else jobs
     return capped_counts({name: segment.of(jobs) for name, segment in SEGMENTS.items()}, cap=cap, using=using)

@@ -23,12 +23,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..conf import jobs_database
-from ..models import Job
 from ..statuses import Status
 from . import display
 from .verbs import MAX_SELECTED, VERBS, Outcome, Verb, batched, perform
 
 if TYPE_CHECKING:
+    from ..models.job import JobQuerySet
     from .jobs import JobAdmin
 
 #: So many jobs, and so many refusals, are told one by one.
@@ -100,9 +100,10 @@ def confirmation(
     """Show what the verb would do to the jobs `ids`, and ask for a reason. Changes nothing."""
     after = after or request.get_full_path()
     initial = {"ids": ",".join(map(str, ids)), "next": after}
-    rows = Job.objects.using(jobs_database()).filter(pk__in=ids[:SHOWN]).only("id", "task", "queue", "status", "parked")
+    jobs = admin.get_queryset(request)
+    rows = jobs.filter(pk__in=ids[:SHOWN]).only("id", "task", "queue", "status", "parked")
     by_id = {job.pk: job for job in rows}
-    statuses = _count_statuses(ids)
+    statuses = _count_statuses(ids, jobs)
     accepted = sum(number for status, number in statuses.items() if status in verb.accepts)
     context = {
         **admin.admin_site.each_context(request),
@@ -135,10 +136,10 @@ def confirmation(
     return TemplateResponse(request, "admin/django_jobs/job/confirm.html", context)
 
 
-def _count_statuses(ids: list[UUID]) -> dict[Status, int]:
+def _count_statuses(ids: list[UUID], jobs: JobQuerySet) -> dict[Status, int]:
     found: Counter[Status] = Counter()
     for batch in batched(ids, PREVIEW_BATCH):
-        rows = Job.objects.using(jobs_database()).filter(pk__in=batch).values_list("status").annotate(number=Count("pk"))
+        rows = jobs.filter(pk__in=batch).values_list("status").annotate(number=Count("pk"))
         found.update({Status(status): number for status, number in rows.order_by("status")})
     return dict(found)
 

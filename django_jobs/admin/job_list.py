@@ -26,6 +26,7 @@ from ..conf import jobs_database
 from ..exceptions import InvalidOption
 from ..models import AttemptOutcome, Job, JobAttempt
 from ..models.selection import ALL, EVERYTHING, OPEN, SEGMENTS, Segment, id_range, in_queue, segments
+from ..models.visibility import visible_jobs
 from . import display
 from .sources import queue_names, task_names
 
@@ -178,6 +179,7 @@ class JobChangeList(ChangeList):
     def get_queryset(self, request: HttpRequest, **kwargs: Any) -> JobQuerySet:  # type: ignore[override]
         """Read the parameters; return every job: only the ids of a page, or of the rows ticked, are ever asked of it."""
         queryset = super().get_queryset(request, **kwargs)
+        self.jobs = visible_jobs(request.user, Job.objects.using(jobs_database()))
         # PostgreSQL takes no NUL in a text.
         self.params = {name: value.replace("\x00", "") for name, value in self.params.items()}
         self.search = self.query.strip()
@@ -194,7 +196,7 @@ class JobChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         """Count up to the cap, and read one page."""
-        self.totals = stats.status_counts(using=jobs_database())
+        self.totals = stats.status_counts(using=jobs_database(), jobs=self.jobs)
         querysets = {segment.name: self._narrow(segment) for segment in self.segments}
         if self._is_narrowed or self.status == ALL:
             counts = stats.capped_counts(querysets, using=jobs_database())
@@ -220,7 +222,7 @@ class JobChangeList(ChangeList):
 
     def _narrow(self, segment: Segment) -> JobQuerySet:
         """Return the jobs of `segment` that the parameters ask for, looking at a bounded number of rows."""
-        jobs = segment.of(Job.objects.using(jobs_database()))
+        jobs = segment.of(self.jobs)
         if before := self._before:
             jobs = jobs.filter(segment.after(before))
         if since := self._since:
@@ -269,7 +271,7 @@ class JobChangeList(ChangeList):
         found = id_range(self.params.get(BEFORE, ""))
         if not found or len(self.segments) != 1:
             return None
-        return Job.objects.using(jobs_database()).filter(pk=found[0]).only(*COLUMNS).first()
+        return self.jobs.filter(pk=found[0]).only(*COLUMNS).first()
 
     # For the template.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.contrib.admin import helpers
@@ -16,7 +16,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..conf import jobs_database
 from ..models import Job
+from ..models.visibility import visible_jobs
 from ..statuses import FINAL, Status
 from . import display
 from .base import ReadOnlyAdmin
@@ -24,6 +26,9 @@ from .job_actions import act_view, confirmation, parse_ids
 from .job_list import PARAMETERS, AttemptFilter, BeforeFilter, JobChangeList, PeriodFilter, QueueFilter, StatusFilter, TaskFilter
 from .job_page import page_context
 from .verbs import MAX_SELECTED, VERBS, Verb
+
+if TYPE_CHECKING:
+    from ..models.job import JobQuerySet
 
 #: Between the parts of a queue's name: a line may be broken there.
 _DOT: Final = SafeString(".<wbr>")
@@ -137,6 +142,10 @@ class JobAdmin(ReadOnlyAdmin[Job]):
         context = {**self.admin_site.each_context(request), **page_context(self, request, job, shows_payload=shows_payload)}
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/django_jobs/job/change_form.html", {**context, **(extra_context or {})})
+
+    def get_queryset(self, request: HttpRequest) -> JobQuerySet:
+        """Narrow to the jobs that the user sees."""
+        return visible_jobs(request.user, Job.objects.using(jobs_database()))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
         """Fetch one job; without `view_payload`, not the columns that hold it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
@@ -14,6 +15,7 @@ from django.utils.translation import gettext_lazy
 
 from ..conf import jobs_database
 from ..models import Job, JobLock, Worker
+from ..models.visibility import is_narrowed, visible_jobs
 from . import display
 from .base import ReadOnlyAdmin
 
@@ -29,6 +31,11 @@ class JobLockAdmin(ReadOnlyAdmin[JobLock]):
     sortable_by = ()
     fields = ["held_job", "token", "holder", "kind", "queue", "limit_keys", "prefetched", "claimed", "expires"]
     readonly_fields = ["held_job", "holder", "claimed", "expires"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[JobLock]:
+        """Narrow to the attempts of jobs that the user sees."""
+        rows = super().get_queryset(request)
+        return rows.filter(job__in=visible_jobs(request.user, Job.objects.using(rows.db))) if is_narrowed() else rows
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Fetch the page's tasks and workers in one query each."""

@@ -24,6 +24,7 @@ from ..conf import jobs_database
 from ..exceptions import InvalidOption
 from ..lifecycle.pause import pause_queue, resume_queue
 from ..models import Job, Queue
+from ..models.visibility import sees_every_job
 from ..queues import check_queue_name, lineage
 from ..statuses import Status
 from . import display
@@ -104,7 +105,7 @@ class QueueAdmin(JobsModelAdmin[Queue]):
         change_list: Any = super().get_changelist_instance(request)
         queues = list(change_list.result_list)
         change_list.result_list = queues
-        counts = stats.queue_counts(jobs_database())
+        counts = stats.queue_counts(jobs_database()) if sees_every_job(request.user) else {}
         change_list.undeclared = [] if change_list.query else _undeclared(counts)
         every = [*queues, *change_list.undeclared]
         paused = {

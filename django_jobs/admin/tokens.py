@@ -164,7 +164,7 @@ class ApiTokenAdmin(JobsModelAdmin[ApiToken]):
     @admin.display(description=gettext_lazy("may"))
     def may(self, token: ApiToken) -> str:
         """Show its verbs."""
-        return ", ".join(token.verbs)
+        return _("all") if set(token.verbs) == set(VERBS) else ", ".join(token.verbs)
 
     @admin.display(description=gettext_lazy("queues"))
     def where(self, token: ApiToken) -> str:
@@ -215,7 +215,7 @@ class ApiTokenAdmin(JobsModelAdmin[ApiToken]):
             self.log_addition(request, token, [{"added": {}}])
             context = {"title": _("The secret of %(token)s") % {"token": token.name}, "secret": secret, "original": token}
             return self._page(request, "secret", context)
-        return self._page(request, "add", {"title": _("Make a token"), "form": form})
+        return self._page(request, "add", {"title": _("Make a token"), "form": form, "add": True})
 
     def _page(self, request: HttpRequest, name: str, context: dict[str, Any]) -> HttpResponse:
         request.current_app = self.admin_site.name

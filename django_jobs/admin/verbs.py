@@ -15,7 +15,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from ..lifecycle import control
+from ..lifecycle.report import NOT_FOUND
 from ..models import Job
+from ..models.visibility import visible_ids
 from ..statuses import FINAL, PENDING, Status
 
 #: Jobs handed to one call of a verb: a transaction's worth.
@@ -120,12 +122,13 @@ def perform(verb: Verb, ids: Sequence[UUID], *, user: Any, reason: str, force: b
     outcome = Outcome()
     options = {"force": force} if verb.has_force else {}
     for batch in batched(ids):
-        names = dict(Job.objects.using(using).filter(pk__in=batch).values_list("pk", "task"))
-        report = verb.function(batch, by=user.get_username()[:64], reason=reason, using=using, **options)
+        seen = visible_ids(user, batch, using=using)
+        names = dict(Job.objects.using(using).filter(pk__in=seen).values_list("pk", "task"))
+        report = verb.function(seen, by=user.get_username()[:64], reason=reason, using=using, **options)
         requested = set(report.requested)
         outcome.changed += [job_id for job_id in report.changed if job_id not in requested]
         outcome.requested += report.requested
-        outcome.refused |= report.refused
+        outcome.refused |= report.refused | {job_id: NOT_FOUND for job_id in batch if job_id not in seen}
         touched = {job_id: f"{names.get(job_id, '')} ({job_id})" for job_id in {*report.changed, *requested}}
         write_log(verb, touched, user=user, reason=reason, force=force)
     return outcome

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ..conf import jobs_database, jobs_settings
 from ..models import Job, JobLock, Worker, WorkerKind
+from ..models.visibility import visible_jobs
 from . import display
 from .base import ReadOnlyAdmin
 
@@ -80,6 +81,13 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def get_ordering(self, request: HttpRequest) -> list[Any]:
         """Order trees by the start of their supervisor, newest first; in a tree, the supervisor first."""
         return ["-head_started", "tree", "-kind", "started_at", "pk"]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Worker | None:
+        """Fetch one row, and note who looks."""
+        worker: Any = super().get_object(request, object_id, from_field)
+        if worker is not None:
+            worker.viewer = request.user
+        return worker  # type: ignore[no-any-return]
 
     @admin.display(description=gettext_lazy("process"))
     def process(self, worker: Worker) -> SafeString:
@@ -146,6 +154,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         """List the attempts that it has in hand."""
         using = worker._state.db
         locks = dict(JobLock.objects.using(using).filter(worker=worker.pk).values_list("pk", "claimed_at")[:MAX_JOBS_SHOWN])
-        jobs = Job.objects.using(using).filter(pk__in=locks).only("id", "task")
+        visible = visible_jobs(worker.viewer, Job.objects.using(using))  # type: ignore[attr-defined]
+        jobs = visible.filter(pk__in=locks).only("id", "task")
         lines = ((self.url_of(Job, "change", job.pk), job.task, job.pk, display.ago(locks[job.pk])) for job in jobs)
         return format_html_join("", '<p><a href="{}">{}</a> <code>{}</code> {}</p>', lines) or display.NOTHING

@@ -26,7 +26,7 @@ from .authentication import TokenAuthentication
 from .errors import ApiError, handler, invalid, not_found
 from .parsers import StrictJSONParser
 from .permissions import Caller, HasVerb, forbidden
-from .rendering import Negotiation, renderers
+from .rendering import JobsJSONRenderer, Negotiation, renderers
 
 if TYPE_CHECKING:
     from ..models.job import JobQuerySet
@@ -104,6 +104,12 @@ class JobsView(APIView):
             if any("\x00" in value for value in values):
                 raise invalid(name, "text with a NUL character means nothing here.")
 
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Say in JSON what went wrong here: a page for people would ask the database who they are."""
+        if response.status_code >= 500:
+            request.accepted_renderer, request.accepted_media_type = JobsJSONRenderer(), JobsJSONRenderer.media_type
+        return super().finalize_response(request, response, *args, **kwargs)
+
     # For the views.
 
     @cached_property
@@ -171,8 +177,11 @@ def _kind(value: Any) -> str:
 class NotFoundView(JobsView):
     """Every address below the prefix that is none: 404 in the shape of all errors, for those who may ask at all."""
 
+    format_kwarg = None
+
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Say 401 to nobody, 404 to everybody else, whatever the method."""
+        request.accepted_renderer, request.accepted_media_type = self.perform_content_negotiation(request)
         self.perform_authentication(request)
         if not getattr(request.user, "is_authenticated", False):
             self.permission_denied(request)

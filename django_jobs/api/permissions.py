@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from ..lifecycle.tokens import PERMISSIONS
 from ..models import ApiToken
 from ..models.selection import in_queue
-from ..models.visibility import is_narrowed, visible_jobs
+from ..models.visibility import sees_every_job, visible_jobs
 from .errors import ApiError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Caller:
     @property
     def sees_every_job(self) -> bool:
         """Whether the project's `VISIBLE_TO` hides nothing: else no number that was counted for everybody is for the caller."""
-        return not is_narrowed() or bool(getattr(self.user, "is_superuser", False))
+        return sees_every_job(self.user)
 
     def sees(self, queue: str) -> bool:
         """Whether the caller's bounds take in the queue `queue`."""

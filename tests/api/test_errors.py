@@ -120,3 +120,59 @@ def test_without_the_database_every_endpoint_says_so(token: Callable[..., Api], 
         assert error["code"] == "unavailable"
     monkeypatch.undo()
     assert api.get("version/").status_code == 200
+
+
+def test_for_browsers_errors_are_json_where_the_pages_are_not_installed(token: Callable[..., Api]) -> None:
+    api = token("view")
+    assert api.get("version/", Accept="text/html,*/*;q=0.8").headers["Content-Type"] == "application/json"
+    assert api.error("GET", "nowhere/", 404, Accept="text/html,*/*;q=0.8")["code"] == "not_found"
+    assert api.error("GET", "version/", 406, Accept="text/html")["code"] == "not_acceptable"
+
+
+@pytest.fixture
+def pages(settings: Any) -> None:
+    """REST framework among the installed apps: its pages are there."""
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
+
+
+@pytest.mark.usefixtures("pages")
+def test_browsers_get_pages_with_the_same_statuses(user: Callable[..., Api], nobody: Api) -> None:
+    ann = user("view_job", "enqueue_job")
+    for path, status in {
+        "": 200,
+        "version/": 200,
+        "info/": 200,
+        "workers/": 200,
+        "echo/": 200,
+        "nowhere/": 404,
+        "echo/?x=1": 400,
+    }.items():
+        response = ann.get(path, Accept="text/html")
+        assert (response.status_code, response.headers["Content-Type"]) == (status, "text/html; charset=utf-8"), path
+    assert b"Django REST framework" in ann.get("echo/", Accept="text/html").content
+    assert nobody.get("version/", Accept="text/html").status_code == 401
+    assert nobody.get("nowhere/", Accept="text/html").status_code == 401
+    assert ann.get("version/").headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.usefixtures("pages")
+def test_pages_offer_what_the_user_may_do(user: Callable[..., Api]) -> None:
+    form = b'name="_content"'
+    assert form not in user("view_job").get("version/", Accept="text/html").content
+    assert form not in user("view_job", name="bob").get("echo/", Accept="text/html").content
+    assert form in user("view_job", "enqueue_job", name="eve").get("echo/", Accept="text/html").content
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.django_db(transaction=True)
+def test_without_the_database_browsers_get_json(user: Callable[..., Api], monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import OperationalError
+
+    ann = user("view_job")
+
+    def away(*args: Any, **kwargs: Any) -> Any:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(type(connections["default"]), "cursor", away)
+    for path in ("version/", "nowhere/", "info/"):
+        assert ann.error("GET", path, 503, Accept="text/html")["code"] == "unavailable"

@@ -31,7 +31,7 @@ from django_jobs.lifecycle.sweep import prune
 from django_jobs.management import listing, tokens
 from django_jobs.models import Job, JobAttempt, JobLock
 from django_jobs.models.selection import OPEN, SEGMENTS, JobFilter, id_range
-from django_jobs.models.visibility import visible_jobs
+from django_jobs.models.visibility import visible_ids, visible_jobs
 
 if TYPE_CHECKING:
     from django_jobs.models.job import JobQuerySet
@@ -244,10 +244,7 @@ class Command(BaseCommand):
 
     def _seen(self, ids: list[UUID]) -> list[UUID]:
         """Return those of `ids` that the user may know of for whom this is run."""
-        if self.user is None:
-            return ids
-        visible = set(self._jobs().filter(pk__in=ids).values_list("pk", flat=True))
-        return [job_id for job_id in ids if job_id in visible]
+        return ids if self.user is None else visible_ids(self.user, ids, using=self.using)
 
     def _preview(self, verb: str, chosen: JobFilter, options: dict[str, Any]) -> None:
         jobs = chosen.apply(self._jobs())
