@@ -17,6 +17,7 @@ from django.utils.module_loading import module_has_submodule
 
 from . import conf
 from .compat import InvalidTask, Task
+from .durations import format_duration
 from .exceptions import UnknownTask
 
 logger = logging.getLogger("django_jobs.task")
@@ -64,6 +65,15 @@ def find_task(name: str) -> Task[..., Any]:
         if name.startswith(f"{module}."):
             raise UnknownTask(f"The task {name!r} is unknown: its module {module!r} could not be imported: {error}")
     raise UnknownTask(f"The task {name!r} is unknown here: its module was not imported, or has no task of this name (any more).")
+
+
+def unknown_note() -> str:
+    """Return what a job is told that is parked because the worker that looked does not know its task."""
+    grace = conf.jobs_settings().unknown_task_grace
+    return (
+        "The worker that looked knows no task of this name. If none comes to know it, the job fails"
+        f" {format_duration(grace)} after it was parked. A task that was renamed is to be named in TASK_ALIASES."
+    )
 
 
 def check_is_findable(task: Task[..., Any]) -> None:

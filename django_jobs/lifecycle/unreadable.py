@@ -70,7 +70,7 @@ def _error(cursor: Any, connection: BaseDatabaseWrapper, columns: str, job_id: U
     return None
 
 
-_TIMES: Final = {field.column: field.null for field in Job._meta.local_concrete_fields if isinstance(field, DateTimeField)}
+_TIMES: Final = {str(field.column): field.null for field in Job._meta.local_concrete_fields if isinstance(field, DateTimeField)}
 
 
 def _fail(cursor: Any, connection: BaseDatabaseWrapper, job_id: UUID, error: Exception) -> Event:

@@ -34,6 +34,7 @@ from django_jobs.lifecycle.fence import Note, tokens_recorded, write_notes
 from django_jobs.lifecycle.record import record
 from django_jobs.lifecycle.recover import unclaim
 from django_jobs.outcomes import Attempt, Event, Finished, HandedBack
+from django_jobs.registry import unknown_note
 from django_jobs.worker.cancels import Stops, heed_cancels
 from django_jobs.worker.claims import Claims
 from django_jobs.worker.hold import Hands, InHand, boottime
@@ -233,8 +234,7 @@ class Control:
         self.hands.lost()
         with suppress(Exception):
             self.connection.close()
-        unbegun = self.pool.take_back() + [attempt for _, attempt in self._ahead]
-        self._hand_back(unbegun, "its worker lost the database connection")
+        self._hand_back(self.pool.take_back() + [a for _, a in self._ahead], "its worker lost the database connection")
         self._ahead = []
 
     def _is_lost(self, error: BaseException) -> bool:
@@ -389,7 +389,7 @@ class Control:
                 continue  # taken over between the claim and the hold
             if not self.known(attempt.task):
                 self.queues.unknown(attempt.task)
-                self._hand_back([attempt], "no task of this name is known to the worker that looked", parked="unknown_task")
+                self._hand_back([attempt], unknown_note(), parked="unknown_task")
             elif self.hands.may_start(attempt) and (attempt.token in begun or not attempt.prefetched):
                 start.append(attempt)
             else:

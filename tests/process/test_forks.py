@@ -56,4 +56,4 @@ def test_b13_a_job_that_forks_leaves_the_workers_sessions_alone(start: Start, le
     assert runner.child() == pid
     assert not JobAttempt.objects.exists()
     assert "lost" not in runner.text()
-    assert "no database connection" not in runner.text()
+    assert "lost its database connection" not in runner.text()
