@@ -93,9 +93,10 @@ class Hub:
 
     def stop(self) -> None:
         """End the thread, and wait for that; it starts again with the next claim that waits."""
-        thread = self._thread
-        if thread is not None:
+        with self._lock:
+            thread = self._thread
             self._stopping.set()
+        if thread is not None:
             thread.join(10.0)
 
     @property

@@ -37,6 +37,7 @@ FAULTS = {
     "b39": "one bad item in a bulk enqueue",
     "b45": "asked to stop, then an ordinary error",
     "b56": "pruning in one statement hits the time limit",
+    "b60": "lists are unordered, endless, or lose and double jobs while others come and go",
 }
 
 
