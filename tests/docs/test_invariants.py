@@ -41,7 +41,9 @@ def test_only_lifecycle_changes_a_status() -> None:
         r"UPDATE \{?(?:db\.)?JOB|INSERT INTO \{?(?:db\.)?JOB"
         r"|\bupdate\([^)]*\bstatus=|(?<!class )\bJob\([^)]|Job\.objects\.(?:bulk_)?create"
     )
-    found = {str(path.relative_to(ROOT)) for path in modules() if writes.search(path.read_text())}
+    # The client has a `Job` of its own, and no database: a contract sees to that.
+    looked_at = [path for path in modules() if "client" not in path.relative_to(ROOT).parts]
+    found = {str(path.relative_to(ROOT)) for path in looked_at if writes.search(path.read_text())}
     assert found
     assert {name for name in found if not name.startswith("django_jobs/lifecycle/")} == set()
 

@@ -92,12 +92,14 @@ def parsers(name: str) -> dict[str, argparse.ArgumentParser]:
 
 
 def flags(parser: argparse.ArgumentParser) -> set[str]:
-    return {
-        flag
-        for action in parser._actions
-        for flag in action.option_strings
-        if flag.startswith("--") and action.dest not in SHARED
-    }
+    """Return the options of a parser, and of its actions (`token add`)."""
+    found = set()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= set().union(*map(flags, action.choices.values()))
+        elif action.dest not in SHARED:
+            found |= {flag for flag in action.option_strings if flag.startswith("--")}
+    return found
 
 
 def test_every_option_of_runjobs_is_described_with_its_default() -> None:
