@@ -86,6 +86,26 @@ def check_context() -> Iterator[CheckMessage]:
 
 
 @_own
+def check_paths() -> Iterator[CheckMessage]:
+    """Tell what VISIBLE_TO and the settings of the API name and can't be imported: lists and requests would fail with it."""
+    settings_read = conf.readable_settings()
+    named = [("VISIBLE_TO", path) for path in [settings_read.visible_to] if isinstance(path, str)]
+    named += [("API_AUTHENTICATION", path) for path in settings_read.api_authentication]
+    named += [("API_THROTTLES", path) for path in settings_read.api_throttles]
+    for setting, path in named:
+        try:
+            found = import_string(path)
+        except ImportError:
+            found = None
+        if not callable(found):
+            yield Error(
+                f"{setting}: {path!r} can't be imported.",
+                hint="Name a function by its dotted path." if setting == "VISIBLE_TO" else "Name a class by its dotted path.",
+                id="django_jobs.E012",
+            )
+
+
+@_own
 def check_backends() -> Iterator[CheckMessage]:
     """Tell options of our backends that are unknown or can't be read, and that there is no backend of ours."""
     backends = getattr(settings, "TASKS", {})
