@@ -53,7 +53,7 @@ def test_b07_an_orderly_stop_finishes_what_runs_and_leaves_the_rest_to_others(
 @pytest.mark.parametrize("hurry", ["the time is over", "a second signal"])
 def test_b07_what_outlasts_the_stop_is_available_at_once_and_not_counted(start: Start, ledger: Ledger, hurry: str) -> None:
     runner = start("--threads=2", "--stop-timeout=1s" if hurry == "the time is over" else "--stop-timeout=1h", GRACE=30)
-    held = [jobs.ledger.enqueue(3600), jobs.aledger.enqueue(3600)]
+    held = [jobs.ledger.enqueue(3600), jobs.aledger.enqueue(3600), jobs.alone.enqueue("except Exception")]
     for job in held:
         ledger.started(job)
     asked = time.monotonic()
@@ -68,7 +68,10 @@ def test_b07_what_outlasts_the_stop_is_available_at_once_and_not_counted(start: 
         assert (found.status, found.starts, found.attempts_used) == (Status.READY, 1, 0)
         record = JobAttempt.objects.get(job_id=job.id)
         assert (record.outcome, record.counted) == ("handed_back", False)
+        assert record.cause == found.reason == "its worker was stopped"
     assert not JobLock.objects.exists()
+    assert "died" not in runner.text()
+    assert "What outlasted the stop runs again elsewhere, uncounted: 3 started." in runner.text()
 
 
 def test_drain_works_until_nothing_is_ready_and_ends(start: Start, ledger: Ledger) -> None:
