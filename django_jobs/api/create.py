@@ -95,8 +95,8 @@ class Reader:
         return self._templates[key]
 
     def _make_template(self, item: Mapping[str, Any]) -> tuple[Any, Any, JobSpec]:
-        said = values.job_options(item)
         task: Any = find_task(values.text(item["task"], "task", 255))
+        said = values.merged_retention(item, values.job_options(item), getattr(task, "retention", None))
         if item.get("queue") is not None:
             said["queue"] = check_queue_name(item["queue"], field="queue")
         names = set(said) if isinstance(task, JobTask) else {"queue", "priority"} & set(said)

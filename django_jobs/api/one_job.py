@@ -87,7 +87,7 @@ class JobView(JobsView):
             self.require("change")
         if move is not None:
             self.require(move)
-        said = self._edits(changes)
+        said = self._edits(job, changes)
         with writing(self.using):
             if move == "requeue":
                 check(control.requeue([job.pk], by=self.caller.name, reason=reason, using=self.using), job, Status.READY)
@@ -97,8 +97,8 @@ class JobView(JobsView):
             if move == "cancel":
                 check(control.cancel([job.pk], by=self.caller.name, reason=reason, using=self.using), job, Status.CANCELLED)
 
-    def _edits(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        said = values.job_options(changes)
+    def _edits(self, job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
+        said = values.merged_retention(changes, values.job_options(changes), job.retention)
         now = db.server_now(connections[self.using])
         for name in ("run_after", "start_by"):
             if isinstance(said.get(name), timedelta):

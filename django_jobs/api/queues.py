@@ -115,9 +115,7 @@ class QueueView(QueueBase):
         """Change some of what it says, and leave the rest: 204. Null is inherited again."""
         queue = self.queue(name)
         data = self.body(SETTINGS)
-        said = settings_of(data)
-        if "expires_after" in data and data.get("retention") is None:
-            said["retention"] = {**(queue.retention or {}), **said["retention"]}
+        said = values.merged_retention(data, settings_of(data), queue.retention)
         if put_queue(name, said, replace=False, create=False, using=self.using) is None:
             raise not_found(f"There is no queue {name!r}.")
         return Response(status=204)

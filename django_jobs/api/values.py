@@ -162,6 +162,13 @@ def limits(data: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
+def merged_retention(data: Mapping[str, Any], said: dict[str, Any], own: Mapping[str, float | None] | None) -> dict[str, Any]:
+    """Return `said` (what `limits` made of `data`) where `expires_after` alone changes one status of the retention `own`."""
+    if "expires_after" not in data or data.get("retention") is not None:
+        return said
+    return {**said, "retention": {**(own or {}), **said["retention"]}}
+
+
 #: The names that `limits` reads.
 LIMITS: Final = (
     "timeout",

@@ -61,6 +61,15 @@ def test_what_can_be_changed(api: Api) -> None:
     assert set(JobTag.objects.filter(job=job).values_list("tag", flat=True)) == {"a", "b"}
 
 
+def test_expires_after_leaves_the_rest_of_the_retention(api: Api) -> None:
+    job = make_job(retention={"failed": 60.0})
+    api.ok("PATCH", f"/jobs/{job.pk}/", {"expires_after": "2m"}, status=204)
+    shown = api.ok("GET", f"/jobs/{job.pk}/")
+    assert (shown["retention"]["failed"], shown["expires_after"]) == ("1m", "2m")
+    api.ok("PATCH", f"/jobs/{job.pk}/", {"retention": {"cancelled": "3m"}}, status=204)
+    assert Job.objects.get(pk=job.pk).retention == {"cancelled": 180.0}
+
+
 def test_a_start_time_moves_the_job(api: Api) -> None:
     job = make_job()
     api.ok("PATCH", f"/jobs/{job.pk}/", {"run_after": "1h"}, status=204)

@@ -206,14 +206,23 @@ def test_cascade_over_more_than_one_call_can_do(api: Api, monkeypatch: pytest.Mo
 # What is in it.
 
 
+def only_high(user: Any, jobs: Any) -> Any:
+    return jobs.filter(priority__gt=0)
+
+
 def test_the_size_is_what_is_ready(api: Api) -> None:
     http_queue()
-    for values in ({}, {"is_http": True}, {"parked": "paused"}):
-        make_job(queue="web", **values)
-    make_job(Status.FAILED, queue="web")
-    make_job(queue="web.below")
+    api.ok("POST", "/jobs/", [{"queue": "web", "priority": number} for number in range(3)], status=201)
+    api.ok("POST", "/jobs/", {"queue": "web", "run_after": "1h"}, status=201)
+    api.ok("POST", "/jobs/", {"queue": "web.below"}, status=201)
     assert api.ok("GET", "/queues/web/size/") == 3
     assert api.ok("GET", "/queues/undeclared/size") == 0
+    with override_settings(DJANGO_JOBS={"VISIBLE_TO": f"{__name__}.only_high"}):
+        assert api.ok("GET", "/queues/web/size/") == 2
+    api.ok("POST", "/queues/web/claim/")
+    assert api.ok("GET", "/queues/web/size/") == 2
+    api.ok("POST", "/queues/web/pause/")
+    assert api.ok("GET", "/queues/web/size/") == 2, "those of a paused queue wait, too"
 
 
 def test_the_ids_of_a_queue_by_status(api: Api) -> None:
