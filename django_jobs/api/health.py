@@ -76,12 +76,7 @@ class Probe:
     def _run(self, alias: str) -> None:
         error = ""
         try:
-            connection = db.control_connection(alias)
-            try:
-                with connection.cursor() as cursor:
-                    cursor.execute("SELECT 1")
-            finally:
-                connection.close()
+            db.answers(alias)
         except Exception as caught:
             error = f"{type(caught).__name__}: {caught}".strip().replace("\n", " ")[:200]
         self._asked[alias] = (time.monotonic(), error)

@@ -36,6 +36,7 @@ __all__ = [
     "WORKER",
     "DatabaseNow",
     "Dialect",
+    "answers",
     "as_datetime",
     "batches",
     "control_connection",
@@ -85,6 +86,16 @@ def control_connection(alias: str) -> BaseDatabaseWrapper:
     connection.settings_dict = settings
     connection.inc_thread_sharing()  # made in one thread, used by one other
     return connection
+
+
+def answers(alias: str) -> None:
+    """Ask the database something over a session of its own, made for this and closed. Raises what the driver raises."""
+    connection = control_connection(alias)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    finally:
+        connection.close()
 
 
 def server_now(connection: BaseDatabaseWrapper) -> datetime:
