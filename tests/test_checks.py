@@ -299,3 +299,30 @@ def test_checks_of_other_apps_do_not_run_ours(settings: Any) -> None:
     settings.USE_TZ = False
     assert told(app_configs=[apps.get_app_config("auth")]) == {}
     assert set(told(app_configs=[apps.get_app_config("django_jobs")])) == {"E003"}
+
+
+# --- what settings name ---
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("VISIBLE_TO", "tests.nowhere.visible"),
+        ("VISIBLE_TO", "tests.test_checks.pytestmark"),
+        ("API_AUTHENTICATION", ["tests.nowhere.Authentication"]),
+        ("API_THROTTLES", ["rest_framework.throttling.NoSuchThrottle"]),
+    ],
+)
+def test_what_settings_of_the_api_name_has_to_be_there(settings: Any, setting: str, value: Any) -> None:
+    settings.DJANGO_JOBS = {setting: value}
+    (problem,) = [each for each in run_checks() if each.id == "django_jobs.E012"]
+    assert problem.msg.startswith(setting)
+
+
+def test_what_settings_of_the_api_name_and_is_there_is_silent(settings: Any) -> None:
+    settings.DJANGO_JOBS = {
+        "VISIBLE_TO": lambda user, jobs: jobs,
+        "API_AUTHENTICATION": ["django_jobs.api.authentication.TokenAuthentication"],
+        "API_THROTTLES": ["rest_framework.throttling.UserRateThrottle"],
+    }
+    assert [each for each in run_checks() if each.id == "django_jobs.E012"] == []

@@ -424,3 +424,43 @@ def test_who_has_the_say_about_a_job(settings: Any) -> None:
 )
 def test_how_long_a_job_is_kept(status: str, own: dict[str, float | None] | None, kept: float | None) -> None:
     assert conf.retention_seconds(status, own) == kept
+
+
+# --- the HTTP API ---
+
+
+def test_the_api_has_defaults_and_reads_the_environment() -> None:
+    settings, found = load({}, {})
+    assert found == []
+    assert (settings.api_authentication, settings.api_throttles, settings.visible_to) == ((), (), None)
+    assert (settings.api_page_size, settings.api_page_size_max, settings.api_open_health) == (50, 500, False)
+    settings, found = load(
+        {"VISIBLE_TO": "shop.visible"},
+        {
+            "DJANGO_JOBS_API_AUTHENTICATION": "a.B, c.D",
+            "DJANGO_JOBS_API_THROTTLES": '["e.F"]',
+            "DJANGO_JOBS_API_WAIT_MAX": "5s",
+            "DJANGO_JOBS_VISIBLE_TO": "none",
+        },
+    )
+    assert found == []
+    assert (settings.api_authentication, settings.api_throttles) == (("a.B", "c.D"), ("e.F",))
+    assert (settings.api_wait_max, settings.visible_to) == (5.0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VISIBLE_TO", "nodots"),
+        ("VISIBLE_TO", 5),
+        ("API_AUTHENTICATION", ["nodots"]),
+        ("API_AUTHENTICATION", [5]),
+        ("API_THROTTLES", {"a.B": 1}),
+        ("API_THROTTLES", "[1"),
+        ("API_PAGE_SIZE", 0),
+        ("API_MAX_BODY_BYTES", 5),
+        ("API_OPEN_HEALTH", "perhaps"),
+    ],
+)
+def test_settings_of_the_api_that_can_not_be_meant(name: str, value: Any) -> None:
+    assert [problem.setting for problem in load({name: value}, {})[1]] == [name]
