@@ -188,7 +188,7 @@ def test_the_backend_without_the_app_is_told_by_django_itself() -> None:
         "import django; from django.conf import settings;"
         f"settings.configure(TASKS={{'default': {{'BACKEND': {OURS!r}}}}}, DATABASES={{}}, INSTALLED_APPS=[{_TASKS_APP}]);"
         "django.setup(); from django.core.checks import run_checks; import django_jobs.backend;"
-        "print(*[message.id for message in run_checks()])"
+        "print(*[message.id for message in django_checks.run_checks()])"
     )
     environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False)
@@ -303,19 +303,21 @@ def test_checks_of_other_apps_do_not_run_ours(settings: Any) -> None:
 
 # --- what settings name ---
 
+PATH_OF_NO_FUNCTION = "a text"
+
 
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
         ("VISIBLE_TO", "tests.nowhere.visible"),
-        ("VISIBLE_TO", "tests.test_checks.pytestmark"),
+        ("VISIBLE_TO", "tests.test_checks.PATH_OF_NO_FUNCTION"),
         ("API_AUTHENTICATION", ["tests.nowhere.Authentication"]),
         ("API_THROTTLES", ["rest_framework.throttling.NoSuchThrottle"]),
     ],
 )
 def test_what_settings_of_the_api_name_has_to_be_there(settings: Any, setting: str, value: Any) -> None:
     settings.DJANGO_JOBS = {setting: value}
-    (problem,) = [each for each in run_checks() if each.id == "django_jobs.E012"]
+    (problem,) = [each for each in django_checks.run_checks() if each.id == "django_jobs.E012"]
     assert problem.msg.startswith(setting)
 
 
@@ -325,4 +327,4 @@ def test_what_settings_of_the_api_name_and_is_there_is_silent(settings: Any) -> 
         "API_AUTHENTICATION": ["django_jobs.api.authentication.TokenAuthentication"],
         "API_THROTTLES": ["rest_framework.throttling.UserRateThrottle"],
     }
-    assert [each for each in run_checks() if each.id == "django_jobs.E012"] == []
+    assert [each for each in django_checks.run_checks() if each.id == "django_jobs.E012"] == []
