@@ -179,7 +179,7 @@ def context_pairs() -> tuple[tuple[Callable[..., Any], Callable[..., Any]], ...]
 @cache
 def visible_to() -> Callable[[Any, Any], Any] | None:
     """Return the function of `VISIBLE_TO`, imported where it is given as a dotted path; None if there is none."""
-    hook = jobs_settings().visible_to
+    hook: Callable[[Any, Any], Any] | str | None = jobs_settings().visible_to
     return import_string(hook) if isinstance(hook, str) else hook
 
 
