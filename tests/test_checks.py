@@ -188,7 +188,7 @@ def test_the_backend_without_the_app_is_told_by_django_itself() -> None:
         "import django; from django.conf import settings;"
         f"settings.configure(TASKS={{'default': {{'BACKEND': {OURS!r}}}}}, DATABASES={{}}, INSTALLED_APPS=[{_TASKS_APP}]);"
         "django.setup(); from django.core.checks import run_checks; import django_jobs.backend;"
-        "print(*[message.id for message in django_checks.run_checks()])"
+        "print(*[message.id for message in run_checks()])"
     )
     environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False)
@@ -317,7 +317,7 @@ PATH_OF_NO_FUNCTION = "a text"
 )
 def test_what_settings_of_the_api_name_has_to_be_there(settings: Any, setting: str, value: Any) -> None:
     settings.DJANGO_JOBS = {setting: value}
-    (problem,) = [each for each in checks.check_paths()]
+    (problem,) = list(checks.check_paths())
     assert problem.msg.startswith(setting)
 
 
@@ -327,4 +327,4 @@ def test_what_settings_of_the_api_name_and_is_there_is_silent(settings: Any) -> 
         "API_AUTHENTICATION": ["django_jobs.api.authentication.TokenAuthentication"],
         "API_THROTTLES": ["rest_framework.throttling.UserRateThrottle"],
     }
-    assert [each for each in checks.check_paths()] == []
+    assert list(checks.check_paths()) == []
