@@ -40,13 +40,15 @@ def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture
-def site(transactional_db: None, served: HttpSite) -> Iterator[HttpSite]:
+def site(transactional_db: None, served: HttpSite, request: pytest.FixtureRequest) -> Iterator[HttpSite]:
     """Return the web server; what it said meanwhile is shown if the test fails."""
-    if served.process.poll() is not None:  # a test that failed has left it dead
+    if served.process.poll() is not None:
         served.start()
     before = len(served.text())
     yield served
     print(served.text()[before:][-4000:])
+    if "launch" in request.fixturenames:
+        served.kill()  # else the long poll of a worker that was killed takes a job of the next test
     for found in Job.objects.exclude(status="succeeded")[:5]:
         print(found.id, found.status, found.starts, found.last_outcome, found.reason, found.due_at, found.error_message)
 
