@@ -40,7 +40,13 @@ class JobView(JobsView):
     @property
     def query(self) -> frozenset[str]:  # type: ignore[override]
         """What a query may have depends on the method."""
-        return {"GET": frozenset({"fields"}), "DELETE": frozenset({"force"})}.get(self.request.method or "", frozenset())
+        by_method = {
+            "GET": frozenset({"fields"}),
+            "HEAD": frozenset({"fields"}),
+            "DELETE": frozenset({"force"}),
+            "OPTIONS": frozenset({"fields", "force"}),
+        }
+        return by_method.get(self.request.method or "", frozenset())
 
     def get(self, request: Request, pk: UUID) -> Response:
         """Return the job: all of it, or the fields that `fields` names."""

@@ -129,7 +129,7 @@ class HasVerb(BasePermission):
             verbs = view.verbs.get("GET" if method == "HEAD" else method)
             if verbs is None:
                 # No such method: 405. A method that a view forgot to name is nobody's.
-                return not hasattr(view, method.lower())
+                return method.lower() not in view.http_method_names or not hasattr(view, method.lower())
             asked = verbs.split("|")
         if asked and not any(view.caller_of(request).may(verb) for verb in asked):
             raise forbidden(*asked)

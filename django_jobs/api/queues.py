@@ -95,7 +95,7 @@ class QueueView(QueueBase):
     @property
     def query(self) -> frozenset[str]:  # type: ignore[override]
         """What a query may have depends on the method."""
-        return frozenset({"cascade"}) if self.request.method == "DELETE" else frozenset()
+        return frozenset({"cascade"}) if self.request.method in ("DELETE", "OPTIONS") else frozenset()
 
     def get(self, request: Request, name: str) -> Response:
         """Return what it says, and what its jobs get."""
