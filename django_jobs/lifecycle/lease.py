@@ -200,6 +200,8 @@ def _lapsed(job: Job, row: JobLock) -> TimedOut:
     limit, seconds = "timeout", job.timeout
     if job.heartbeat_timeout and not (job.timeout and row.expires_at >= row.claimed_at + timedelta(seconds=job.timeout)):
         limit, seconds = "heartbeat_timeout", job.heartbeat_timeout
+    if seconds is None:  # the limit was taken off after the claim: what was granted holds
+        seconds = (row.expires_at - row.claimed_at).total_seconds()
     what = "sent no sign of life" if limit == "heartbeat_timeout" else "did not finish"
     message = f"The HTTP worker {what} for {seconds:g} s ({limit})."
     return TimedOut(ErrorInfo("django_jobs.exceptions.JobTimeout", message), limit=limit)
