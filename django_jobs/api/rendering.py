@@ -27,6 +27,13 @@ class JobsJSONRenderer(JSONRenderer):
     encoder_class = _Encoder
     ensure_ascii, compact, strict = False, True, True
 
+    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> bytes:
+        """Return `data` as JSON. What was asked for may be null; REST framework would answer with nothing."""
+        response = (renderer_context or {}).get("response")
+        if data is None and response is not None and response.status_code == 200:
+            return b"null"
+        return bytes(super().render(data, accepted_media_type, renderer_context))
+
 
 class JobsBrowsableRenderer(BrowsableAPIRenderer):
     """REST framework's pages."""

@@ -225,9 +225,10 @@ def _job() -> dict[str, Part]:
     error = known({"class": TEXT, "message": TEXT}, nullable=True)
     texts = dict.fromkeys(("id",), UUID) | dict.fromkeys(("queue", "description", "reason"), TEXT)
     maybe = dict.fromkeys(("task", "last_outcome", "unique_key", "worker", "created_by", "parked"), nullable(TEXT))
-    times = dict.fromkeys(("created_at", "run_after"), TIME)
+    times = {"created_at": TIME}
     times |= dict.fromkeys(
-        ("due_at", "start_by", "started_at", "last_started_at", "ended_at", "last_heartbeat", "prune_at"), nullable(TIME)
+        ("run_after", "due_at", "start_by", "started_at", "last_started_at", "ended_at", "last_heartbeat", "prune_at"),
+        nullable(TIME),
     )
     durations = dict.fromkeys(("timeout", "heartbeat_timeout", "expires_after"), nullable(DURATION))
     numbers = {"retries": nullable(COUNT), "max_attempts": nullable(COUNT), "attempts_used": COUNT, "retries_attempted": COUNT}
