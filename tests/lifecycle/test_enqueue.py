@@ -261,7 +261,8 @@ def test_within_a_transaction_a_lost_connection_is_an_error() -> None:
 
 def prepared_statements() -> int:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'WITH stored AS (INSERT INTO django_jobs_job %'")
+        sql = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE %s"
+        cursor.execute(sql, ["WITH stored AS (INSERT INTO django_jobs_job %"])
         return int(cursor.fetchone()[0])
 
 

@@ -14,12 +14,13 @@ from django.db import OperationalError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from django_jobs import db
+from django_jobs.lifecycle.enqueue import JobSpec, NewJob, insert
 from django_jobs.lifecycle.pause import pause_queue, resume_queue
 from django_jobs.lifecycle.sweep import Swept
 from django_jobs.maintenance import service as service_module
 from django_jobs.maintenance.service import Maintenance
 from django_jobs.maintenance.turns import Service
-from django_jobs.models import CancelRequest, Job, JobLock, Leader, Worker
+from django_jobs.models import CancelRequest, Count, Delta, IdempotencyKey, Job, JobLock, Leader, Worker
 from django_jobs.outcomes import Event
 from django_jobs.signals import job_failed, job_retrying
 from django_jobs.statuses import Parked, Status
@@ -139,6 +140,31 @@ def test_an_idle_round_is_one_query(maintenance: Maintenance, clock: Clock) -> N
     # Every half grace one more: running jobs without a lock row.
     assert sum(counts) <= 24
     assert counts.count(1) >= 16
+
+
+def test_counts_are_folded_every_few_seconds_while_there_are_any(maintenance: Maintenance, clock: Clock) -> None:
+    def put() -> None:
+        insert([NewJob(JobSpec(task="t"), [], {})], using="default")
+
+    maintenance.cycle()
+    put()
+    maintenance.cycle()
+    assert (Delta.objects.count(), Count.objects.get().value) == (0, 1)
+    put()
+    maintenance.cycle()
+    assert Delta.objects.count() == 1
+    clock.move(service_module.FOLD_SECONDS)
+    maintenance.cycle()
+    assert (Delta.objects.count(), Count.objects.get().value) == (0, 2)
+
+
+def test_old_answers_to_idempotent_requests_are_forgotten(maintenance: Maintenance) -> None:
+    age = timedelta(seconds=maintenance.settings.idempotency_retention)
+    now = db.server_now(connection)
+    for key, created_at in (("old", now - age - timedelta(seconds=5)), ("new", now - age + timedelta(minutes=5))):
+        IdempotencyKey.objects.create(scope="user:1", key=key, digest="", created_at=created_at)
+    maintenance.cycle()
+    assert list(IdempotencyKey.objects.values_list("key", flat=True)) == ["new"]
 
 
 def test_the_loop_waits_no_longer_than_until_the_next_thing_is_due(maintenance: Maintenance) -> None:
