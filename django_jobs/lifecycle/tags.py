@@ -10,8 +10,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..db import TAG, batches, dialect
 
-#: Rows in one statement.
-_ROWS: Final = 400
+#: Rows in one statement, at most.
+_ROWS: Final = 1_000
 #: What is there already is left alone, which a database that takes two spellings for the same tag needs, too.
 _LEAVE: Final = {
     "postgresql": " ON CONFLICT DO NOTHING",
@@ -27,7 +27,7 @@ def write_tags(connection: BaseDatabaseWrapper, tags: Mapping[UUID, Sequence[str
         return
     words = dialect(connection)
     with connection.cursor() as cursor:
-        for part in batches(rows, _ROWS):
+        for part in batches(rows, min(_ROWS, words.max_params // 2)):
             marks = ", ".join(["(%s, %s)"] * len(part))
             params = [value for job_id, tag in part for value in (words.uuid(job_id), tag)]
             cursor.execute(f"INSERT INTO {TAG} (job_id, tag) VALUES {marks}{_LEAVE[connection.vendor]}", params)
@@ -43,7 +43,7 @@ def delete_tags(connection: BaseDatabaseWrapper, job_ids: Sequence[UUID]) -> Non
     """Delete the tags of these jobs."""
     words = dialect(connection)
     with connection.cursor() as cursor:
-        for part in batches(job_ids, _ROWS):
+        for part in batches(job_ids, min(_ROWS, words.max_params)):
             cursor.execute(*words.delete_by_key(TAG, "job_id", part))
 
 
