@@ -54,6 +54,10 @@ _EVENTS = {
 }
 
 
+#: The end of an attempt that succeeded.
+_DONE = End(True, Status.SUCCEEDED, 0.0, True, "succeeded", "", 0)
+
+
 @dataclass(slots=True)
 class Recorded:
     """What became of a batch. `fenced`: tokens whose attempt was taken over; `done`: those that are settled now;
@@ -71,7 +75,6 @@ class _Asked:
 
     reason: str
     by: str
-    delete_job: bool
 
 
 def record(connection: BaseDatabaseWrapper, finished: Sequence[Finished], *, worker_name: str) -> Recorded:
@@ -119,6 +122,11 @@ def _isolated(
                 return []
             logger.exception("The outcome of job %s could not be written", items[0].attempt.job_id)
             return _isolated(connection, [_unwritable(items[0], error)], result, worker_name, _record_others)
+        free = _free(connection, items) if is_database_conflict(error) else items
+        if len(free) < len(items):
+            # Those that somebody's transaction has locked are waited for once in a while, not each for its own lock timeout.
+            result.later += [item for item in items if item not in free]
+            return _isolated(connection, free, result, worker_name, write) if free else []
         left = []
         for item in items:
             left += _isolated(connection, [item], result, worker_name, write)
@@ -127,6 +135,18 @@ def _isolated(
     result.fenced += part.fenced
     result.done += part.done
     return left
+
+
+def _free(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> Sequence[Finished]:
+    """Return those whose jobs no other transaction has locked just now, and lock them; all, where there are no row locks."""
+    dialect = db.dialect(connection)
+    if not dialect.row_locks:
+        return items
+    marks, ids = dialect.marks(item.attempt.job_id for item in items)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM {db.JOB}{dialect.by_key} WHERE id IN ({marks}) ORDER BY id{dialect.for_change_skip}", ids)
+        found = {dialect.to_uuid(row[0]) for row in cursor.fetchall()}
+    return [item for item in items if item.attempt.job_id in found]
 
 
 _UNWRITABLE = "django_jobs.exceptions.InvalidResult"
@@ -153,10 +173,16 @@ def _clear_confirmed(
     part = Recorded()
     with connection.cursor() as cursor:
         for item in items:
+            job, token = dialect.uuid(item.attempt.job_id), dialect.uuid(item.attempt.token)
+            cursor.execute(f"DELETE FROM {db.LOCK} WHERE job_id = %s AND token = %s", [job, token])
+            note = item.outcome.note[:500] if isinstance(item.outcome, Succeeded) else ""
+            # What only the executor knew when the job's own transaction had ended.
             cursor.execute(
-                f"DELETE FROM {db.LOCK} WHERE job_id = %s AND token = %s",
-                [dialect.uuid(item.attempt.job_id), dialect.uuid(item.attempt.token)],
+                f"UPDATE {db.JOB} SET run_seconds = %s, reason = %s WHERE id = %s AND last_token = %s AND status = 'succeeded'",
+                [item.run_seconds, note, job, token],
             )
+            if cursor.rowcount and item.logs:
+                _keep_attempt(cursor, dialect, item, _DONE, worker_name)
             part.done.append(item.attempt.token)
             part.events.append(_event("job_succeeded", item, Status.SUCCEEDED))
     return part, []
@@ -203,16 +229,20 @@ def _record_others(
 
 
 def _cancel_requests(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> dict[UUID, _Asked]:
-    """Return the cancel requests for these jobs, and delete them: they end with the attempt."""
+    """Return the cancel requests for these jobs, and delete them: they end with the attempt.
+
+    One that also asks to delete the job stays: maintenance deletes it, by the rules of a project's own foreign keys.
+    """
     marks, ids = dialect.marks(item.attempt.job_id for item in items)
     cursor.execute(f"SELECT job_id, reason, requested_by, delete_job FROM {db.CANCEL} WHERE job_id IN ({marks}) ORDER BY id", ids)
     asked: dict[UUID, _Asked] = {}
+    deleted = set()
     for job, reason, by, delete_job in cursor.fetchall():
-        job = dialect.to_uuid(job)
-        before = asked.get(job)
-        asked[job] = _Asked(reason, by, bool(delete_job) or bool(before and before.delete_job))
-    if asked:
-        marks, ids = dialect.marks(asked)
+        asked[dialect.to_uuid(job)] = _Asked(reason, by)
+        if delete_job:
+            deleted.add(dialect.to_uuid(job))
+    if done := asked.keys() - deleted:
+        marks, ids = dialect.marks(done)
         cursor.execute(f"DELETE FROM {db.CANCEL} WHERE job_id IN ({marks})", ids)
     return asked
 
@@ -258,12 +288,6 @@ def settle(
                 changes[item.attempt.queue, RETRIED] += end.status not in FINAL
         else:
             part.fenced.append(item.attempt.token)
-        if request is not None and request.delete_job:
-            cursor.execute(f"SELECT queue, status FROM {db.JOB} WHERE id = %s", [dialect.uuid(item.attempt.job_id)])
-            changes.update((queue, move_name(status, "")) for queue, status in cursor.fetchall())
-            cursor.execute(*dialect.delete_by_key(db.TAG, "job_id", [item.attempt.job_id]))
-            for table, column in ((db.ATTEMPT, "job_id"), (db.CANCEL, "job_id"), (db.JOB, "id")):
-                cursor.execute(f"DELETE FROM {table} WHERE {column} = %s", [dialect.uuid(item.attempt.job_id)])
     tally.write(cursor, changes)
 
 
@@ -281,12 +305,14 @@ def _move(cursor: Any, dialect: db.Dialect, item: Finished, end: End) -> bool:
         ("parked", "%s", [parked]),
         ("deaths", "%s", [end.deaths]),
     ]
+    # `started_at` first: MariaDB reads columns as the assignments before have left them.
+    if never_started:
+        sets.append(("started_at", "CASE WHEN starts <= 1 THEN NULL ELSE started_at END", []))
     if not end.counted:
         sets.append(("attempts_used", "CASE WHEN attempts_used > 0 THEN attempts_used - 1 ELSE 0 END", []))
     if never_started:
         # As if it had never been claimed: the next start takes this number again.
         sets.append(("starts", "CASE WHEN starts > 0 THEN starts - 1 ELSE 0 END", []))
-        sets.append(("started_at", "CASE WHEN starts <= 1 THEN NULL ELSE started_at END", []))
     if error is not None:
         sets += [
             ("error_class", "%s", [error.exception_class[:255]]),

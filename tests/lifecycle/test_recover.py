@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from django_jobs import db
 from django_jobs.lifecycle.recover import Recovered, lock_free, recover, recover_missing, recover_worker, unclaim
+from django_jobs.lifecycle.sweep import apply_requests
 from django_jobs.models import CancelRequest, Job, JobAttempt, JobLock
 from django_jobs.outcomes import ErrorInfo, TimedOut
 from django_jobs.statuses import Status
@@ -147,7 +148,9 @@ def test_a_forced_delete_happens_when_the_attempt_ends() -> None:
     job = running_job()
     CancelRequest.objects.create(job=job, force=True, delete_job=True)
     recover_all([job])
-    assert not Job.objects.exists()
+    assert Job.objects.get().status == Status.CANCELLED
+    with transaction.atomic():
+        apply_requests(using="default", limit=10)  # maintenance, at once: it sees the request
     assert not JobLock.objects.exists()
     assert not JobAttempt.objects.exists()
 
