@@ -39,6 +39,8 @@ class Combination:
     django: str
     core: tuple[str, ...]
     process: tuple[str, ...] = ()
+    #: Databases of `core` where all tests run; on the others those of the parts that Python, Django or the driver could touch.
+    whole: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -46,16 +48,18 @@ class Combination:
         return f"py{self.python}-django{self.django}"
 
 
-# Newest first; the first that this machine has is linted. The two ends of what is supported run in full, those between once.
+# Newest first; the first that this machine has is linted. Everything runs with one of the newest, on each database, and with the
+# oldest; the combinations between leave out what is slow and what is far from the database (NARROW).
 COMBINATIONS = (
     Combination("3.14", "6.1", (WHEEL,)),
     Combination("3.13", "6.1", (WHEEL,)),
-    Combination("3.12", "6.1", (SQLITE, POSTGRES, MARIADB), (POSTGRES, SQLITE, MARIADB)),
+    Combination("3.12", "6.1", (SQLITE, POSTGRES, MARIADB), (POSTGRES, SQLITE, MARIADB), whole=(SQLITE, POSTGRES, MARIADB)),
     Combination("3.12", "6.0", (POSTGRES,)),
     Combination("3.12", "5.2", (SQLITE,)),
-    Combination("3.11", "5.2", (SQLITE, POSTGRES, MARIADB), (POSTGRES,)),
+    Combination("3.11", "5.2", (SQLITE, POSTGRES, MARIADB), (POSTGRES,), whole=(SQLITE,)),
 )
 LINTED = ("3.12", "6.1")
+NARROW = ("--ignore=tests/api", "--ignore=tests/client", "--ignore=tests/docs", "--ignore=tests/admin")
 
 
 @dataclass
@@ -223,7 +227,13 @@ def marks(run: Run) -> str:
         in_full = (run.combination.python, run.combination.django) == LINTED and run.database == POSTGRES
         return "process" if in_full else "process and promise"
     linted = (run.combination.python, run.combination.django) == LINTED and run.database == SQLITE
-    return "not process" if linted else "not process and not structure"
+    chosen = "not process" if linted else "not process and not structure"
+    return chosen if is_whole(run) else f"{chosen} and not slow"
+
+
+def is_whole(run: Run) -> bool:
+    """Return whether a core run leaves nothing out."""
+    return run.database in run.combination.whole
 
 
 def command(run: Run, options: argparse.Namespace) -> list[str]:
@@ -245,6 +255,8 @@ def command(run: Run, options: argparse.Namespace) -> list[str]:
         marks(run),
         f"--junitxml={run.report}",
     ]
+    if run.suite == CORE and not is_whole(run):
+        line += NARROW
     return [*line, *options.more]
 
 

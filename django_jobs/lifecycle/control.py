@@ -193,8 +193,8 @@ def _run_now(using: str, by: str, reason: str, ids: Sequence[UUID]) -> Report:
 def delete(job_ids: Iterable[UUID], *, by: str = "", reason: str = "", force: bool = False, using: str = "default") -> Report:
     """Delete jobs with all that belongs to them. A running job is refused, or with `force` stopped first.
 
-    A forced delete of a running job asks for cancellation (`requested`), and maintenance deletes the job when its attempt has ended; one
-    whose lock row nobody holds is deleted at once.
+    A forced delete of a running job asks for cancellation (`requested`), and maintenance deletes the job when its attempt has
+    ended; one whose lock row nobody holds is deleted at once.
     """
     return in_batches(job_ids, using, partial(_delete, using, by, reason, force))
 

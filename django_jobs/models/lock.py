@@ -75,7 +75,7 @@ class CancelRequest(models.Model):
     requested_by = models.CharField(_("requested by"), max_length=64, blank=True, default="")
     reason = models.CharField(_("reason"), max_length=500, blank=True, default="")
     force = models.BooleanField(_("force"), default=False)  # kill the process if the task does not stop
-    delete_job = models.BooleanField(_("delete the job"), default=False)  # once its attempt has ended, maintenance deletes the job
+    delete_job = models.BooleanField(_("delete the job"), default=False)  # once its attempt has ended, by maintenance
 
     class Meta:
         verbose_name = _("cancel request")
