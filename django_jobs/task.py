@@ -309,7 +309,13 @@ def job(
         made_by: type[Any] = task_backends[backend].task_class
         cls = made_by if issubclass(made_by, JobTask) else JobTask
         task: JobTask[..., Any] = cls(
-            func=func, priority=priority, queue_name=queue_name, backend=backend, takes_context=takes_context, **task_options
+            func=func,
+            priority=priority,
+            queue_name=queue_name,
+            backend=backend,
+            takes_context=takes_context,
+            run_after=None,  # Django 6.0 has no default for it
+            **task_options,
         )
         return task
 
@@ -346,7 +352,7 @@ def placeholder(name: str, backend: str) -> JobTask[..., Any]:
     func = FunctionType(run.__code__, run.__globals__, name.rpartition(".")[2], None, run.__closure__)
     func.__module__, _, func.__qualname__ = name.rpartition(".")
     func.is_placeholder = True  # type: ignore[attr-defined]
-    return JobTask(func=func, backend=backend)
+    return JobTask(func=func, priority=0, queue_name=DEFAULT_TASK_QUEUE_NAME, backend=backend, run_after=None)
 
 
 __all__ = [

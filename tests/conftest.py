@@ -31,7 +31,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Empty databases the quick way. On MariaDB, ask now what `connection.features` needs of the server while tests are collected."""
+    """Empty databases the quick way. On MariaDB, ask now what `connection.features` needs while tests are collected."""
     emptying.install()
     if connection.vendor == "mysql":
         with session.config.stash[blocking_manager_key].unblock(), connection._nodb_cursor() as cursor:

@@ -140,7 +140,8 @@ def test_two_back_ends_keep_their_jobs_apart() -> None:
 def test_a_plain_task_of_another_back_end_can_be_moved_here() -> None:
     dummy = f"{Task.__module__.rpartition('.')[0]}.backends.dummy.DummyBackend"
     with override_settings(TASKS={"default": {"BACKEND": dummy}, "jobs": TWO["default"]}):
-        task = Task(func=add.func)
+        # Django 6.0 has no defaults for these.
+        task = Task(func=add.func, priority=0, backend="default", queue_name="default", run_after=None)
         result = task.using(backend="jobs", priority=4).enqueue(1)
         assert result.job.priority == 4
         assert task_backends["jobs"].get_result(result.id).args == [1]

@@ -51,6 +51,8 @@ FOLD_SECONDS: Final = 5.0
 FOLD_BATCH: Final = 5000
 #: Every status is recounted once in this time, one after the other.
 RECOUNT_SECONDS: Final = 86_400.0
+#: A look comes this much after what it waits for: databases round times, and one that comes too early waits for another interval.
+AFTER_SECONDS: Final = 0.02
 #: The pause of the loop, at least: due work is taken in one go.
 MIN_WAIT_SECONDS: Final = 0.01
 #: The pause, at most, whatever SWEEP_INTERVAL says: MariaDB ends a session that is silent for 15 s, and a new one judges nothing.
@@ -177,7 +179,8 @@ class Maintenance:
             return MIN_WAIT_SECONDS
         # Not later than the first thing that is known to become due: a scheduled job, a lock row's expiry, a judgement.
         times = [self.settings.sweep_interval, MAX_WAIT_SECONDS, self.looks.wait() + self.clock() - began]
-        times += [seconds for seconds in (pulse.due, pulse.expiry, pulse.lease) if seconds is not None and seconds > 0]
+        ends = (pulse.due, pulse.expiry, pulse.lease)
+        times += [seconds + AFTER_SECONDS for seconds in ends if seconds is not None and seconds > -AFTER_SECONDS]
         return max(MIN_WAIT_SECONDS, min(times) - (self.clock() - began))
 
     def look(self) -> None:
