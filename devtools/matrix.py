@@ -226,8 +226,12 @@ def marks(run: Run) -> str:
     if run.suite == PROCESS:
         in_full = (run.combination.python, run.combination.django) == LINTED and run.database == POSTGRES
         return "process" if in_full else "process and promise"
-    linted = (run.combination.python, run.combination.django) == LINTED and run.database == SQLITE
-    chosen = "not process" if linted else "not process and not structure"
+    linted = (run.combination.python, run.combination.django) == LINTED
+    chosen = "not process"
+    if not (linted and run.database == SQLITE):
+        chosen += " and not structure"
+    if not (linted and run.database == POSTGRES):
+        chosen += " and not once"
     return chosen if is_whole(run) else f"{chosen} and not slow"
 
 

@@ -582,7 +582,7 @@ def _server(site: Site) -> None:
     job = site.job(site.queue())
     with connection.cursor() as cursor:
         cursor.execute("SELECT queue FROM django_jobs_job WHERE queue = %s", [job["queue"]])
-        assert cursor.fetchall() == [(job["queue"],)]
+        assert [tuple(row) for row in cursor.fetchall()] == [(job["queue"],)]
 
 
 @tries("Configuration", "timeout_check_interval", "retry_check_interval", "shutdown_timeout")
