@@ -21,7 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db, prepared
 from django_jobs.lifecycle import tally
-from django_jobs.models import LockKind
+from django_jobs.models import PRIORITY_MIN, LockKind
 from django_jobs.outcomes import Attempt
 from django_jobs.statuses import Move, Status, check
 
@@ -68,6 +68,8 @@ _READY = {
     f" AND j.starts < {2**31 - 1} AND j.attempts_used < {2**31 - 1}"
     for is_http in (False, True)
 }
+#: Said by claims from all queues: the condition of their index, which keeps claims from one queue away from it.
+_ANY_QUEUE = f" AND j.priority >= {PRIORITY_MIN}"
 #: The lease of an HTTP worker whose job has no limit, in seconds: a hundred years.
 UNBOUNDED = 100 * 365.25 * 86_400
 
@@ -149,10 +151,14 @@ def _subtree(name: str) -> list[Any]:
     return [name, len(name) + 1, name + "."]
 
 
+def _ready(queues: QueueFilter) -> str:
+    return _READY[queues.is_http] + (_ANY_QUEUE if queues.names is None else "")
+
+
 def _pick_postgresql(queues: QueueFilter, limit: int, dialect: db.Dialect) -> tuple[str, list[Any]]:
     """Return SQL that locks the jobs to claim, as (id, n): n counts them from 1 in the order of the claim."""
     extra, extra_params = _where(queues, "postgresql", dialect)
-    ready, lock = _READY[queues.is_http], " FOR NO KEY UPDATE SKIP LOCKED"
+    ready, lock = _ready(queues), " FOR NO KEY UPDATE SKIP LOCKED"
     if queues.only_tasks is not None:
         # Bounded: the filter on tasks is applied to the head of the order only. Index django_jobs_claim(_queue).
         names, name_params = ("", []) if queues.names is None else (" AND j.queue = ANY(%s::text[])", [list(queues.names)])
@@ -250,7 +256,7 @@ def _pick_portable(cursor: Any, dialect: db.Dialect, vendor: str, queues: QueueF
         # The index must serve the whole WHERE and ORDER BY: InnoDB locks every row that it reads.
         index = "" if vendor != "mysql" else f" FORCE INDEX (django_jobs_claim{'' if names is None else '_queue'})"
         cursor.execute(
-            f"SELECT j.id FROM {db.JOB} j{index} WHERE {_READY[queues.is_http]}{where}{extra} ORDER BY {_prefix(_ORDER)} LIMIT %s"
+            f"SELECT j.id FROM {db.JOB} j{index} WHERE {_ready(queues)}{where}{extra} ORDER BY {_ORDER} LIMIT %s"
             f"{dialect.for_change_skip}",
             [*params, *extra_params, limit - len(ids)],
         )
@@ -261,10 +267,6 @@ def _pick_portable(cursor: Any, dialect: db.Dialect, vendor: str, queues: QueueF
     cursor.execute(f"SELECT job_id FROM {db.LOCK} WHERE job_id IN ({marks})", params)
     rubbish = {dialect.to_uuid(row[0]) for row in cursor.fetchall()}
     return [job for job in ids if job not in rubbish]
-
-
-def _prefix(order: str) -> str:
-    return ", ".join(f"j.{part}" for part in order.split(", "))
 
 
 def _take(

@@ -110,7 +110,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=django_jobs.models.fields.PartialIndex(condition=models.Q(('parked', ''), ('status', 'ready')), fields=['is_http', '-priority', 'due_at', 'id'], lead=('status', 'parked'), name='django_jobs_claim'),
+            index=django_jobs.models.fields.PartialIndex(condition=models.Q(('parked', ''), ('priority__gte', -100), ('status', 'ready')), fields=['is_http', '-priority', 'due_at', 'id'], lead=('status', 'parked'), name='django_jobs_claim'),
         ),
         migrations.AddIndex(
             model_name='job',

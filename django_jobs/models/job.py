@@ -27,7 +27,9 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def claimable(self) -> JobQuerySet:
         """Jobs that a worker may claim now, in the order of the claim (index `django_jobs_claim`)."""
-        return self.filter(status=Status.READY, parked="", is_http=False).order_by("-priority", "due_at", "id")
+        return self.filter(status=Status.READY, parked="", is_http=False, priority__gte=PRIORITY_MIN).order_by(
+            "-priority", "due_at", "id"
+        )
 
     def final(self) -> JobQuerySet:
         """Jobs that nothing automatic moves any more."""
@@ -121,7 +123,9 @@ class Job(models.Model):
             PartialIndex(
                 fields=["is_http", "-priority", "due_at", "id"],
                 name="django_jobs_claim",
-                condition=Q(status="ready", parked=""),
+                # True of every job, and said by claims from all queues only: a claim from one queue can't be planned over this
+                # index, past the jobs of all others.
+                condition=Q(status="ready", parked="", priority__gte=PRIORITY_MIN),
                 lead=("status", "parked"),
             ),
             PartialIndex(

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from django_jobs.exceptions import InvalidOption
 from django_jobs.statuses import FINAL, LABELS, LIVE, Status
 
-from .job import Job
+from .job import PRIORITY_MIN, Job
 from .stat import JobTag
 
 if TYPE_CHECKING:
@@ -78,14 +78,17 @@ def _final(status: Status) -> Segment:
     return Segment(status.value, LABELS[status], Q(status=status.value), ("-finished_at", "-id"))  # index django_jobs_final
 
 
+def _ready(name: str, label: Any, *, is_http: bool) -> Segment:
+    # index django_jobs_claim, with all of its condition: the job that starts next is first
+    where = Q(status="ready", parked="", is_http=is_http, priority__gte=PRIORITY_MIN)
+    return Segment(name, label, where, ("-priority", "due_at", "id"))
+
+
 SEGMENTS: Final[Mapping[str, Segment]] = MappingProxyType(
     {
         "running": _live(Status.RUNNING),
-        # index django_jobs_claim: the job that starts next is first
-        "ready": Segment(
-            "ready", LABELS[Status.READY], Q(status="ready", parked="", is_http=False), ("-priority", "due_at", "id")
-        ),
-        HTTP: Segment(HTTP, _("ready for HTTP"), Q(status="ready", parked="", is_http=True), ("-priority", "due_at", "id")),
+        "ready": _ready("ready", LABELS[Status.READY], is_http=False),
+        HTTP: _ready(HTTP, _("ready for HTTP"), is_http=True),
         PARKED: Segment(PARKED, _("parked"), ~Q(parked=""), ("parked", "task", "id")),  # index django_jobs_parked
         "scheduled": _live(Status.SCHEDULED),
         "waiting": _live(Status.WAITING),
