@@ -170,7 +170,11 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     [
         (
             "QUEUES",
-            {"p.": {}, "mail": {"timeot": 1, "timeout": "soon", "max_attempts": 0, "retention": {"failed": "x", "no": 1}}, "x": 5},
+            {
+                "p.": {},
+                "mail": {"timeot": 1, "timeout": "soon", "max_attempts": 0, "retention": {"failed": "x", "no": 1}},
+                "x": 5,
+            },
             [
                 "QUEUES", "QUEUES['mail']", "QUEUES['mail']['timeout']", "QUEUES['mail']['max_attempts']",
                 "QUEUES['mail']['retention']['failed']", "QUEUES['mail']['retention']", "QUEUES['x']",

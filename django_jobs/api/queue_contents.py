@@ -24,8 +24,12 @@ from .queues import QueueBase
 if TYPE_CHECKING:
     from ..models.job import JobQuerySet
 
-#: What the parts are sorted by.
-_PLACE: Final = ("id", "priority", "due_at", "finished_at", "parked", "task")
+#: What the parts are sorted by, in the model's order, as `from_db` has it.
+_PLACE: Final = tuple(
+    field.attname
+    for field in Job._meta.concrete_fields
+    if field.attname in ("id", "priority", "due_at", "finished_at", "parked", "task")
+)
 
 
 def parts_of(status: Status) -> Sequence[Segment]:
@@ -91,11 +95,11 @@ class JobIdsView(QueueBase):
             rows = cursor.fetchall()
         found: dict[Status, list[tuple[Segment, Job]]] = {status: [] for status in Status}
         to_uuid = db.dialect(connection).to_uuid
-        for number, job_id, priority, due_at, finished_at, parked, task in rows:
+        for number, *row in rows:
             status, part = parts[number]
-            times = {
-                name: None if value is None else db.as_datetime(value)
-                for name, value in (("due_at", due_at), ("finished_at", finished_at))
-            }
-            found[status].append((part, Job(id=to_uuid(job_id), priority=priority, parked=parked, task=task, **times)))
+            place = dict(zip(_PLACE, row, strict=True))
+            place["id"] = to_uuid(place["id"])
+            for name in ("due_at", "finished_at"):
+                place[name] = None if place[name] is None else db.as_datetime(place[name])
+            found[status].append((part, Job.from_db(self.using, _PLACE, list(place.values()))))
         return found

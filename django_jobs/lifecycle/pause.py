@@ -20,8 +20,8 @@ from django.db.models import Q, QuerySet
 
 from .. import db, wakeup
 from ..exceptions import InvalidOption
-from ..options import check_moment
 from ..models import Job, Queue
+from ..options import check_moment
 from ..queues import check_queue_name, lineage
 from ..serializers import clean_text
 from ..statuses import Parked, Status
