@@ -1,6 +1,6 @@
 """`dev.py test`: every Python, Django and database of this machine, each a run of pytest of its own, summed up in one table.
 
-First the core suites (two at a time), then, one by one, the suites that start real worker processes and look at the clock.
+First the core suites (two at a time), then, apart from them since they look at the clock, those that start real worker processes.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test(options: argparse.Namespace) -> int:
             else:
                 ready.append(run)
         execute([run for run in ready if run.suite != PROCESS], started, options, lanes=max(1, options.jobs))
-        execute([run for run in ready if run.suite == PROCESS], started, options, lanes=1)
+        execute([run for run in ready if run.suite == PROCESS], started, options, lanes=max(1, options.jobs))
     except KeyboardInterrupt:
         for run in runs:
             if not run.seconds and not run.note:

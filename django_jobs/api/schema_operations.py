@@ -219,9 +219,17 @@ def _of_queues() -> dict[tuple[type[APIView], str], Operation]:
         ),
         (queues.QueueView, "GET"): Operation("queue_get", {200: queue}, "queues"),
         (queues.QueueView, "PUT"): Operation(
-            "queue_put", {201: queue, 204: None}, "queues", body=parts.queue_in(), conflicts=True, gives=location
+            "queue_put",
+            {201: queue, 204: None},
+            "queues",
+            body=parts.queue_in(),
+            needs_body=False,
+            conflicts=True,
+            gives=location,
         ),
-        (queues.QueueView, "PATCH"): Operation("queue_patch", {204: None}, "queues", body=parts.queue_in(), conflicts=True),
+        (queues.QueueView, "PATCH"): Operation(
+            "queue_patch", {204: None}, "queues", body=parts.queue_in(), needs_body=False, conflicts=True
+        ),
         (queues.QueueView, "DELETE"): Operation("queue_delete", {202: more, 204: None}, "queues", cascade, conflicts=True),
         (queues.PauseView, "POST"): Operation(
             "queue_pause", {200: queue}, "queues", body=pause, needs_body=False, conflicts=True

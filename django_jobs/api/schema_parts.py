@@ -303,7 +303,7 @@ def filter_in() -> dict[str, Part]:
         "ended": FLAG,
         "queue": {
             "type": "string",
-            "maxLength": MAX_NAME_LENGTH,
+            "maxLength": MAX_NAME_LENGTH + len(".*"),
             "pattern": r"^[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*(\.\*)?$",
             "description": "A queue, or name.* for it and those below.",
         },
@@ -311,7 +311,7 @@ def filter_in() -> dict[str, Part]:
         "tag": {"type": "string", "minLength": 1, "maxLength": options.MAX_TAG, "pattern": r"\S"},
         "since": {**TIME, "description": "Enqueued at that time or later."},
         "until": {**TIME, "description": "Enqueued before that time."},
-        "unique_key": {"type": "string", "minLength": 1, "maxLength": values.MAX_UNIQUE_KEY, "pattern": r"\S"},
+        "unique_key": {"type": "string", "maxLength": values.MAX_UNIQUE_KEY, "pattern": r"\S", "nullable": True},
         "error": {**text, "description": "The class of the error."},
         "last_outcome": {"type": "string", "enum": list(AttemptOutcome.values)},
     }

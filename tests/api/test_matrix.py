@@ -23,6 +23,8 @@ from django_jobs.lifecycle.tokens import VERBS as TOKEN_VERBS
 from django_jobs.lifecycle.tokens import make_token
 from django_jobs.models import ApiToken, Job, Queue
 
+pytestmark = pytest.mark.once
+
 PREFIX = "/api/jobs/"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 #: What a token says that is for another queue: the list without the rows, or that there is no such thing, or no.

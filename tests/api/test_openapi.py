@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
+from django.db import connection
 from drf_spectacular.management.commands.spectacular import Command
 from drf_spectacular.settings import patched_settings
 from drf_spectacular.validation import validate_schema
@@ -108,8 +109,10 @@ def test_null_that_was_asked_for_is_written():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_schemathesis_finds_nothing(transactional_db, live_server, settings, tmp_path):
+@pytest.mark.once
+@pytest.mark.timeout(400)
+def test_schemathesis_finds_nothing(transactional_db, live_server, settings, monkeypatch, tmp_path):
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 60)  # thousands of requests, over one connection each way
     settings.DJANGO_JOBS = {"API_WAIT_MAX": "100ms", "API_BULK_MAX": 20}
     user = User.objects.create_superuser("root")
     _token, secret = make_token("schemathesis", verbs=list(VERBS), user_id=user.pk, using="default")
