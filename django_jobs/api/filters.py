@@ -60,7 +60,9 @@ def of_body(data: Any) -> dict[str, Any]:
     """Check the keys of a bulk verb's filter. Raises 400."""
     if not isinstance(data, dict):
         raise InvalidOption("filter", "an object.")
-    for name in data:
+    for name, value in data.items():
+        if value is None:
+            raise InvalidOption(f"filter.{name[:50]}", "null chooses nothing: leave it out.")
         if name not in FILTERS:
             raise ApiError(
                 400,

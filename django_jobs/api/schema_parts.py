@@ -100,9 +100,10 @@ def _backoff_in() -> Part:
 def _retention_in() -> Part:
     words = sorted({*(status.value for status in FINAL), "completed"})
     each = nullable(DURATION_IN)
+    one_word = {"not": {"required": [Status.SUCCEEDED.value, "completed"]}}
     return {
         "description": "For how long a job is kept after its end: one duration, or one by status; null and 0: for ever.",
-        "anyOf": [*DURATION_IN["anyOf"], known(dict.fromkeys(words, each), optional=True)],
+        "anyOf": [*DURATION_IN["anyOf"], known(dict.fromkeys(words, each), optional=True, **one_word)],
         "nullable": True,
     }
 
@@ -311,7 +312,7 @@ def filter_in() -> dict[str, Part]:
         "tag": {"type": "string", "minLength": 1, "maxLength": options.MAX_TAG, "pattern": r"\S"},
         "since": {**TIME, "description": "Enqueued at that time or later."},
         "until": {**TIME, "description": "Enqueued before that time."},
-        "unique_key": {"type": "string", "maxLength": values.MAX_UNIQUE_KEY, "pattern": r"\S", "nullable": True},
+        "unique_key": {"type": "string", "maxLength": values.MAX_UNIQUE_KEY, "pattern": r"\S"},
         "error": {**text, "description": "The class of the error."},
         "last_outcome": {"type": "string", "enum": list(AttemptOutcome.values)},
     }

@@ -104,6 +104,8 @@ def retention(value: Any, field: str) -> dict[str, float | None]:
     if not isinstance(value, Mapping):
         value = dict.fromkeys(sorted(statuses), value)
     kept = {STATUS_WORDS.get(name, name): age for name, age in value.items()}
+    if len(kept) < len(value):
+        raise InvalidOption(field, "'completed' is another word for 'succeeded': say one of them.")
     if unknown := [name for name in kept if name not in statuses]:
         raise InvalidOption(field, f"{unknown[0][:50]!r} is no final status{readers.nearest(unknown[0], statuses)}")
     return {name: duration_or_none(age, f"{field}.{name}") for name, age in kept.items()}
