@@ -54,6 +54,10 @@ class LeaseLost(AttemptLost):
         super().__init__(message)
 
 
+class JobIsBusy(JobsError):
+    """Somebody else's transaction has locked the job at this moment: nothing was changed, and the same may be asked again."""
+
+
 class UnknownTask(JobsError):
     """No task of this name is registered in this process."""
 

@@ -16,7 +16,7 @@ from rest_framework import exceptions as drf
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from ..exceptions import InvalidArguments, InvalidOption, InvalidTransition, JobDoesNotExist, LeaseLost, UnknownTask
+from ..exceptions import InvalidArguments, InvalidOption, InvalidTransition, JobDoesNotExist, JobIsBusy, LeaseLost, UnknownTask
 
 logger = logging.getLogger("django_jobs.api")
 
@@ -122,6 +122,7 @@ _ANSWERS: Final[Sequence[tuple[type[BaseException], Callable[[Any], ApiError]]]]
     (InvalidTransition, _of_move),
     (JobDoesNotExist, lambda error: not_found(str(error))),
     (LeaseLost, _of_lease),
+    (JobIsBusy, lambda error: unavailable(str(error))),
     (Http404, lambda error: not_found("There is nothing here.")),
     (PermissionDenied, lambda error: ApiError(403, "forbidden", "This is not for you.")),
     (RequestDataTooBig, lambda error: ApiError(413, "too_large", "The body is too large.")),

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from ..conf import jobs_settings, readers
 from ..exceptions import InvalidOption, InvalidResult
 from ..lifecycle import lease
-from ..outcomes import Cancelled, ErrorInfo, Failed, Outcome, Succeeded, TimedOut
+from ..outcomes import Cancelled, ErrorInfo, Failed, HandedBack, Outcome, Succeeded, TimedOut
 from ..serializers import clean_text, result_to_json
 from ..statuses import Status
 from . import values
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 TOKEN_HEADER: Final = "X-Job-Token"  # noqa: S105 - a name
 LEASE_EXPIRES: Final = "Lease-Expires"
-#: Statuses in which the holder may end the attempt.
-ENDS: Final = (Status.SUCCEEDED, Status.FAILED, Status.TIMED_OUT, Status.CANCELLED)
+#: Statuses in which the holder may end the attempt; ready: it gives the job back.
+ENDS: Final = (Status.SUCCEEDED, Status.FAILED, Status.TIMED_OUT, Status.CANCELLED, Status.READY)
 ERROR_FIELDS: Final = ("class", "message", "traceback")
 PROGRESS_FIELDS: Final = ("done", "total", "message")
 #: The class of an error of which nobody has said any.
@@ -118,6 +118,10 @@ def _outcome(status: Status, data: Mapping[str, Any], output: Any) -> Outcome:
         if data.get("error") is not None:
             raise invalid("error", "a job that has succeeded has none.")
         return Succeeded(result=output, note=clean_text(reason, 500))
+    if status == Status.READY:
+        if data.get("error") is not None:
+            raise invalid("error", "a job that is given back has none; to have it tried again as failed, say failed.")
+        return HandedBack(clean_text(reason or "given back by its HTTP worker", 500), started=True)
     if status == Status.CANCELLED:
         return Cancelled(reason=clean_text(reason or "cancelled by its HTTP worker", 500), error=_error(data, "", ""))
     if status == Status.TIMED_OUT:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 
-from .errors import Conflict, Invalid, LeaseLost, NotFound
+from .errors import LeaseLost, NotFound
 from .jobs import ClaimedJob, Job
 from .wire import MISSING, Wire, value_of
 
@@ -205,15 +205,9 @@ class Client:
     def hand_back(self, job: ClaimedJob, *, repeated: bool = False) -> None:
         """Give the job back unfinished, because this worker stops. Raises `LeaseLost`.
 
-        It is ready again, and the attempt is not counted; a server that does not know how to do that takes it as a failure, which
-        is tried again while attempts remain.
+        It is ready again, and the attempt is not counted.
         """
-        try:
-            self._end(job, {"status": "ready"}, repeated)
-        except LeaseLost:
-            raise
-        except (Conflict, Invalid):
-            self.fail(job, "The worker was stopped.", repeated=repeated)
+        self._end(job, {"status": "ready"}, repeated)
 
     def _end(self, job: ClaimedJob, body: Mapping[str, Any], repeated: bool) -> None:
         try:

@@ -19,7 +19,7 @@ from uuid import UUID
 from django.db import connections, transaction
 
 from .. import db
-from ..exceptions import JobDoesNotExist, LeaseLost
+from ..exceptions import JobDoesNotExist, JobIsBusy, LeaseLost
 from ..models import Job, JobLock, LockKind
 from ..outcomes import Attempt, ErrorInfo, Event, Finished, Outcome, TimedOut
 from ..statuses import LABELS, Status
@@ -134,7 +134,7 @@ def finish(
     """End the attempt with this token as `outcome` says, and return the job's status after it.
 
     A failure is retried while attempts remain unless it is final. `output` is written in the same transaction, before it.
-    Raises `JobDoesNotExist`, `LeaseLost`.
+    Raises `JobDoesNotExist`, `LeaseLost`, `JobIsBusy`.
     """
     with writing(using) as connection:
         attempt, row = _held(job_id, token, using)
@@ -144,7 +144,7 @@ def finish(
         worker = Job.objects.using(using).values_list("worker", flat=True).get(id=job_id)
         recorded = record(connection, [Finished(attempt, outcome, run_seconds=seconds, logs=logs)], worker_name=worker)
         if recorded.later or not recorded.done:
-            raise LeaseLost(f"Job {job_id} is locked by somebody else at this moment: try again.", status=Status.RUNNING)
+            raise JobIsBusy(f"Job {job_id} is locked by somebody else at this moment: try again.")
         status = Status(Job.objects.using(using).values_list("status", flat=True).get(id=job_id))
     tell(recorded.events, using)
     return status

@@ -442,7 +442,26 @@ def test_bad_reports_name_the_field_and_end_nothing(api: Api, body: dict[str, An
     assert Job.objects.get(pk=job["id"]).status == "running"
 
 
-@pytest.mark.parametrize("status", ["ready", "running", "scheduled"])
+@pytest.mark.parametrize("word", ["ready", "queued"])
+def test_an_attempt_that_is_given_back_is_not_counted(api: Api, word: str) -> None:
+    job = claimed(api)
+    api.ok("PATCH", f"/jobs/{job['id']}/", {"status": word, "token": job["token"], "reason": "stopping"}, status=204)
+    row = Job.objects.get(pk=job["id"])
+    assert (row.status, row.attempts_used, row.reason) == ("ready", 0, "stopping")
+    error = api.error("PATCH", f"/jobs/{job['id']}/", {"status": "succeeded", "token": job["token"]}, status=409)
+    assert error["code"] == "lease_lost"
+    again = claimed_again(api, job)
+    api.error("PATCH", f"/jobs/{job['id']}/", {"status": word, "token": again["token"], "error": "x"}, status=400)
+
+
+def claimed_again(api: Api, job: dict[str, Any]) -> dict[str, Any]:
+    """Claim the same job once more."""
+    (found,) = api.ok("POST", f"/queues/{job['queue']}/claim/", {})["jobs"]
+    assert found["id"] == job["id"]
+    return dict(found)
+
+
+@pytest.mark.parametrize("status", ["running", "scheduled"])
 def test_an_attempt_ends_in_an_end(api: Api, status: str) -> None:
     job = claimed(api)
     error = api.error("PATCH", f"/jobs/{job['id']}/", {"status": status, "token": job["token"]}, status=409)

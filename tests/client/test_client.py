@@ -243,18 +243,6 @@ def test_a_lost_lease_has_its_reason(server: Fake, client: Client) -> None:
     assert isinstance(caught.value, Conflict)
 
 
-@pytest.mark.parametrize("refused", [refusal(409, "conflict"), refusal(400, "invalid")], ids=["conflict", "invalid"])
-def test_a_server_that_takes_nothing_back_is_told_of_a_failure(server: Fake, client: Client, refused: httpx.Response) -> None:
-    server.script.append(refused)
-    client.hand_back(ClaimedJob(claimed()))
-    assert server.whats() == ["ready", "failed"]
-    assert server.seen[1].body == {"status": "failed", "error": {"message": "The worker was stopped."}}
-    server.script.append(lost())
-    with pytest.raises(LeaseLost):
-        client.hand_back(ClaimedJob(claimed()))
-    assert server.whats() == ["ready", "failed", "ready"]
-
-
 def test_a_job_that_was_deleted_is_a_lost_lease(server: Fake, client: Client) -> None:
     server.script.append(refusal(404, "not_found"))
     with pytest.raises(LeaseLost, match="deleted"):

@@ -85,6 +85,7 @@ def test_what_is_handed_back_runs_again(client: Client, sweeps: Runner) -> None:
     client.hand_back(held)
     (again,) = until(lambda: client.claim("q", wait=1), "the same job")
     assert (again.id, again.attempt) == (job.id, 2)
+    assert Row.objects.get(pk=job.id).attempts_used == 1, "the one that was given back is not counted"
     with pytest.raises(LeaseLost, match="taken over") as caught:
         client.finish(held)
     assert caught.value.job_status == "running"

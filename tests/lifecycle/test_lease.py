@@ -10,13 +10,14 @@ import pytest
 from django.db import connection
 
 from django_jobs import db
-from django_jobs.exceptions import JobDoesNotExist, LeaseLost
+from django_jobs.exceptions import JobDoesNotExist, JobIsBusy, LeaseLost
 from django_jobs.lifecycle import control, lease
 from django_jobs.lifecycle.enqueue import JobSpec, NewJob, insert
 from django_jobs.lifecycle.inherit import forget_queues
 from django_jobs.models import Job, JobAttempt, JobLock, LockKind, Queue
 from django_jobs.outcomes import ErrorInfo, Failed, Succeeded
 from django_jobs.statuses import Status
+from tests.support.jobs import locked
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ERROR = ErrorInfo("Oops", "it broke")
@@ -193,3 +194,19 @@ def test_a_paused_queue_gives_nothing() -> None:
 def test_the_server_tells_for_how_long_it_has_been_up() -> None:
     seconds = db.dialect(connection).uptime(connection)
     assert seconds is None if connection.vendor == "sqlite" else seconds > 0
+
+
+@pytest.mark.skipif(not connection.features.has_select_for_update_skip_locked, reason="this database has no row locks")
+def test_a_job_that_somebody_has_locked_can_be_finished_a_little_later() -> None:
+    job = put()
+    (one,) = claim()
+    with locked(db.JOB, "id", job.id, "FOR UPDATE"), connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET lock_timeout = '200ms'")
+        else:
+            cursor.execute("SET innodb_lock_wait_timeout = 1")
+        with pytest.raises(JobIsBusy):
+            lease.finish(job.id, one.attempt.token, Succeeded(1), using="default")
+        if connection.vendor == "postgresql":
+            cursor.execute("RESET lock_timeout")
+    assert lease.finish(job.id, one.attempt.token, Succeeded(1), using="default") == Status.SUCCEEDED
