@@ -268,10 +268,11 @@ FILL = """
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_pages_are_read_from_indexes_in_a_big_table(
-    transactional_db: None, root: Client, monkeypatch: pytest.MonkeyPatch
+    transactional_db: None, root: Client, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """200,000 jobs: no sort, no scan of the table, whatever the planner believes of a status that has no rows."""
     monkeypatch.setattr(job_list, "WINDOW", 5_000)  # as small a part of this table as the real one is of two million
+    request.addfinalizer(connection.close)  # and with it what is set for this session
     with connection.cursor() as cursor:
         cursor.execute(FILL)
         cursor.execute("VACUUM ANALYZE django_jobs_job")
