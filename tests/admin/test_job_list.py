@@ -276,7 +276,7 @@ def test_pages_are_read_from_indexes_in_a_big_table(
     with connection.cursor() as cursor:
         cursor.execute(FILL)
         cursor.execute("VACUUM ANALYZE django_jobs_job")
-        # As on any disk of today; by the default, which is that of spinning disks, either plan costs the same in a table this small.
+        # As on any disk of today. By the default, of spinning disks, either plan costs the same in a table as small as this.
         cursor.execute("SET random_page_cost = 1.1")
     statuses = ["open", "all", "succeeded", "failed", "timed_out", "ready", "scheduled", "parked"]
     queries = [
