@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         (tmp_path / f"{name}_settings.py").write_text(with_app)
         if here:
             monkeypatch.syspath_prepend(str(tmp_path))
+            for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+                monkeypatch.delitem(sys.modules, module)  # another test's
             importlib.import_module(f"{name}.jobs")
         return {"DJANGO_SETTINGS_MODULE": f"{name}_settings", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
 
