@@ -447,7 +447,7 @@ tries("Transitions", "from cancelled")(_from("cancelled", queued=204))
 
 @tries("Transitions", "from running")
 def _from_running(site: Site) -> None:
-    _from("running", completed=204, failed=204, timed_out=204, cancelled=204)(site)
+    _from("running", queued=204, completed=204, failed=204, timed_out=204, cancelled=204)(site)
     address, token = site.running()
     site.ask("PATCH", address, {"status": "cancelled"}, status=204)
     monitors()

@@ -110,7 +110,7 @@ def test_null_that_was_asked_for_is_written():
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(450)
 def test_schemathesis_finds_nothing(transactional_db, live_server, settings, monkeypatch, tmp_path):
     monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 60)  # thousands of requests, over one connection each way
     settings.DJANGO_JOBS = {"API_WAIT_MAX": "100ms", "API_BULK_MAX": 20}
@@ -128,7 +128,7 @@ def test_schemathesis_finds_nothing(transactional_db, live_server, settings, mon
         env={**os.environ, "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=380,
     )
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-2_000:]
     assert "No issues found" in run.stdout
