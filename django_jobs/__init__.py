@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .results import JobResult
     from .statuses import Status
     from .task import Arguments, JobTask, job
+    from .users import acurrent_user, as_user, current_user
 
 __version__ = "0.1.0"
 
@@ -52,7 +53,10 @@ _HOMES = {
     "Status": "statuses",
     "UnknownTask": "exceptions",
     "WaitTimeout": "exceptions",
+    "acurrent_user": "users",
+    "as_user": "users",
     "current_job": "execution.context",
+    "current_user": "users",
     "job": "task",
 }
 
@@ -75,7 +79,10 @@ __all__ = [
     "Status",
     "UnknownTask",
     "WaitTimeout",
+    "acurrent_user",
+    "as_user",
     "current_job",
+    "current_user",
     "job",
 ]
 

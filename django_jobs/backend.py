@@ -31,6 +31,7 @@ from .queues import check_queue_name
 from .registry import check_is_findable, register
 from .results import DJANGO_STATUS, JobResult, from_row
 from .task import JobTask, split_call
+from .users import carried_user, current_identity, current_name
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -132,11 +133,12 @@ class JobsBackend(BaseTaskBackend):
         """
         self.validate_task(task)
         using, context = self.using, captured_context()
+        is_plain = not context and current_identity() is None
         kept: Template | None = getattr(task, "_template", None)
-        if kept is not None and kept.using == using and kept.spec.backend == self.alias and not context:
+        if kept is not None and kept.using == using and kept.spec.backend == self.alias and is_plain:
             return kept
         template = Template(task, self.alias, using, context)
-        if isinstance(task, JobTask) and not context:
+        if isinstance(task, JobTask) and is_plain:
             object.__setattr__(task, "_template", template)
         return template
 
@@ -212,6 +214,7 @@ class Template:
             priority=int(task.priority),
             run_after=None if task.run_after is None else _aware(task.run_after),
             context=context,
+            created_by=current_name(),
         )
         if isinstance(task, JobTask):
             self._take_options(task)
@@ -330,7 +333,7 @@ def _aware(moment: datetime) -> datetime:
 
 
 def captured_context() -> dict[str, Any]:
-    """Return what travels with a job: language and time zone, where not those of the settings, and the project's own `CONTEXT`.
+    """Return what travels with a job: user, language and time zone where not the settings', and the project's own `CONTEXT`.
 
     The project's values are kept under the dotted name of the capturing function.
     """
@@ -340,6 +343,7 @@ def captured_context() -> dict[str, Any]:
     zone = timezone.get_current_timezone()
     if zone is not timezone.get_default_timezone() and (key := getattr(zone, "key", None)):
         context["timezone"] = key
+    context |= carried_user()
     for capture, _ in conf.context_pairs():
         name = f"{capture.__module__}.{capture.__qualname__}"
         context[name] = serializers.to_json(capture(), path=f"CONTEXT: {name}()")

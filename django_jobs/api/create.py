@@ -19,6 +19,7 @@ from ..lifecycle.unique import insert_or_find
 from ..queues import check_queue_name
 from ..registry import find_task
 from ..task import JobTask
+from ..users import as_user, carried_user
 from . import values
 from .errors import ApiError, as_api_error, invalid
 
@@ -108,7 +109,8 @@ class Reader:
             backend = variant.get_backend()
             if getattr(backend, "using", None) != self.view.using:
                 raise InvalidOption("task", "its jobs are not kept in the database that this API serves.")
-            template = backend.template(variant)
+            with as_user(self.view.caller.user):
+                template = backend.template(variant)
         except InvalidTask as error:
             raise InvalidOption("queue" if "queue" in str(error).lower() else "task", str(error)) from None
         spec = replace(template.spec, created_by=self.view.caller.name or None)
@@ -133,7 +135,10 @@ class Reader:
         if not declared(self.view.using).options(queue, backend).is_http:
             raise InvalidOption("task", f"is missing: the queue {queue!r} is not for HTTP workers, so its jobs have to name one.")
         said["metadata"] = dict(said.get("metadata") or {})
-        return JobSpec(task=INPUT_TASK, backend=backend, queue=queue, created_by=self.view.caller.name or None, **said)
+        with as_user(self.view.caller.user):
+            context = carried_user()
+        by = self.view.caller.name or None
+        return JobSpec(task=INPUT_TASK, backend=backend, queue=queue, created_by=by, context=context, **said)
 
 
 #: Options in which None says something.

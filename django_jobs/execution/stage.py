@@ -13,7 +13,7 @@ from ..exceptions import Fail
 from ..outcomes import Attempt, Finished, HandedBack, Outcome, Succeeded
 from ..statuses import Status
 from . import announce, surroundings
-from .context import JobContext, Link
+from .context import JobContext, Link, ParentReader
 from .running import Run, current_run
 from .timeouts import Watchdog
 from .verdict import judge
@@ -40,11 +40,13 @@ class Stage:
         board: BoardLike | None,
         database: str | None,
         fence: Callable[[Attempt, Any], None] | None,
+        parents: ParentReader | None,
     ) -> None:
         self.link = link
         self.watchdog = watchdog
         self.board = board
         self.fence = fence
+        self.parents = parents
         self.place = surroundings.Place(surroundings.base_context())
         #: What runs now, by token.
         self.runs: dict[UUID, Run] = {}
@@ -69,7 +71,7 @@ class Stage:
         """Get ready to call: return (args, kwargs), or None with `run.error` set."""
         attempt = run.attempt
         current_run.set(run)
-        context = run.context = JobContext(run, self.link)
+        context = run.context = JobContext(run, self.link, self.parents)
         try:
             if retry.exceeded(attempt):
                 raise Fail(_exceeded(attempt))
@@ -77,8 +79,8 @@ class Stage:
             kwargs = serializers.from_json(attempt.kwargs, serializer=attempt.serializer)
             if run.plan.takes_context:
                 args = [context, *args]
-            if attempt.context:
-                run.restored = surroundings.restore(attempt.context)
+            if attempt.context or attempt.created_by:
+                run.restored = surroundings.restore(attempt.context, attempt.created_by)
             if announce.is_started_heard():
                 announce.started(run)
         except BaseException as error:

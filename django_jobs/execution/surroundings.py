@@ -1,4 +1,4 @@
-"""What a job finds around it: language, time zone, what travelled with it from where it was enqueued, caches, context variables.
+"""What a job finds around it: language, time zone, user, what else travelled with it, caches, context variables.
 
 Every job runs in a fresh copy of its thread's base context, so nothing that it sets there outlives it. The base context has
 the back ends and caches of Django open already: their registries keep them in context variables, and each job would make
@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.core.cache import caches
 from django.utils import timezone, translation
 
-from .. import conf
+from .. import conf, users
 from ..compat import task_backends
 
 #: The keys of Attempt.context that are ours; the others are the dotted names of capturing functions of the setting CONTEXT.
@@ -36,19 +36,20 @@ class Place(threading.local):
 
 
 def base_context() -> contextvars.Context:
-    """Return a copy of the current context with the language and time zone of the settings."""
+    """Return a copy of the current context with the language and time zone of the settings, and nobody as the user."""
     context = contextvars.copy_context()
     context.run(translation.deactivate)
     context.run(timezone.deactivate)
+    context.run(users.forget)
     return context
 
 
 def has_own(carried: Mapping[str, Any]) -> bool:
     """Whether anything of the project's own is to be brought back."""
-    return not carried.keys() <= {LANGUAGE, TIME_ZONE}
+    return not carried.keys() <= {LANGUAGE, TIME_ZONE, users.USER}
 
 
-def restore(carried: Mapping[str, Any]) -> ExitStack | None:
+def restore(carried: Mapping[str, Any], created_by: str | None = None) -> ExitStack | None:
     """Bring back what was captured when the job was enqueued.
 
     Where a project's restoring function returns a context manager, it is entered here, and left when the returned stack is
@@ -58,6 +59,7 @@ def restore(carried: Mapping[str, Any]) -> ExitStack | None:
         translation.activate(language)
     if zone := carried.get(TIME_ZONE):
         timezone.activate(zone)
+    users.restore(carried.get(users.USER), created_by)
     stack: ExitStack | None = None
     for capture, bring_back in conf.context_pairs():
         name = f"{capture.__module__}.{capture.__qualname__}"

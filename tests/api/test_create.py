@@ -7,13 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
+from django_jobs import as_user
 from django_jobs.compat import task_enqueued
 from django_jobs.inputs import INPUT_TASK
-from django_jobs.models import IdempotencyKey, Job, JobTag
+from django_jobs.models import ApiToken, IdempotencyKey, Job, JobTag
 from tests.api.calls import PREFIX, Api, http_queue
 from tests.support.jobs import in_threads, make_job
 
@@ -39,6 +41,20 @@ def test_a_registered_task_with_its_arguments(api: Api) -> None:
     assert str(job.pk) == body["id"]
     assert (job.args, job.kwargs, job.is_http) == ([1], {"b": 2}, False)
     assert job.created_by == f"token {api.token.name}"
+
+
+@pytest.mark.parametrize("body", [{"task": ADD, "args": [1, 2]}, {"queue": "web", "input": 1}], ids=["task", "input"])
+def test_a_job_is_of_the_user_of_the_token_whoever_has_a_session_beside_it(api: Api, body: Any) -> None:
+    user = get_user_model().objects.create_user("ada")
+    ApiToken.objects.filter(pk=api.token.pk).update(user_id=user.pk)
+    with as_user(get_user_model().objects.create_user("bob")):
+        api.ok("POST", "/jobs/", body, status=201)
+    job = Job.objects.get()
+    assert (job.created_by, job.context) == (f"ada (token {api.token.name})", {"user": str(user.pk)})
+    ApiToken.objects.filter(pk=api.token.pk).update(user_id="")
+    with as_user(user):
+        api.ok("POST", "/jobs/", body, status=201)
+    assert Job.objects.latest("id").context == {}
 
 
 def test_a_free_input_in_a_queue_for_http_workers(api: Api) -> None:
