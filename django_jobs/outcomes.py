@@ -47,6 +47,8 @@ class Attempt:
     started_at: datetime | None = None  # of this attempt, by the database's clock
     worker_ids: tuple[str, ...] = ()
     prefetched: bool = False
+    graph: UUID | None = None
+    batch: UUID | None = None
 
 
 @dataclass(slots=True, frozen=True)

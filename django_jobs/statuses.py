@@ -72,7 +72,7 @@ MOVES: Final = MappingProxyType(
         Move.CLAIM: {Status.READY: {Status.RUNNING}},
         Move.STAGE: {Status.SCHEDULED: {Status.READY}, Status.READY: {Status.SCHEDULED}},
         Move.RELEASE: {Status.WAITING: {Status.READY, Status.SCHEDULED}},
-        Move.HOLD_BACK: {Status.READY: {Status.WAITING}},
+        Move.HOLD_BACK: {Status.READY: {Status.WAITING}, Status.SCHEDULED: {Status.WAITING}},
         Move.RECORD: {
             Status.RUNNING: {
                 Status.SUCCEEDED,

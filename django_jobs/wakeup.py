@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from django.db import DatabaseError, connections, transaction
@@ -60,15 +60,23 @@ def due(using: str, queues: Iterable[str]) -> list[str]:
 
 def _send(using: str, queues: tuple[str, ...]) -> None:
     if names := due(using, queues):
-        # Many queues at once: one notification that wakes everybody.
-        payloads = names if len(names) <= 8 else [_ANY_QUEUE]
         try:
-            with connections[using].cursor() as cursor:
-                cursor.execute(
-                    "SELECT " + ", ".join(["pg_notify(%s, %s)"] * len(payloads)), [x for p in payloads for x in (CHANNEL, p)]
-                )
+            _notify(connections[using], names)
         except DatabaseError:
             logger.warning("The wake-up of %s could not be sent: the next poll finds the work.", ", ".join(names), exc_info=True)
+
+
+def wake_over(connection: BaseDatabaseWrapper, queues: Iterable[str]) -> None:
+    """Do what `wake` does, in the transaction that is open on `connection`, of which Django does not know. Raises what fails."""
+    if connection.vendor == "postgresql" and (names := due(connection.alias, queues)):
+        _notify(connection, names)
+
+
+def _notify(connection: BaseDatabaseWrapper, names: Sequence[str]) -> None:
+    # Many queues at once: one notification that wakes everybody.
+    payloads = names if len(names) <= 8 else [_ANY_QUEUE]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT " + ", ".join(["pg_notify(%s, %s)"] * len(payloads)), [x for p in payloads for x in (CHANNEL, p)])
 
 
 def can_listen(connection: BaseDatabaseWrapper) -> bool:

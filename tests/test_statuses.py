@@ -15,7 +15,7 @@ CONTRACT = {
     Move.CLAIM: {("ready", "running")},
     Move.STAGE: {("scheduled", "ready"), ("ready", "scheduled")},
     Move.RELEASE: {("waiting", "ready"), ("waiting", "scheduled")},
-    Move.HOLD_BACK: {("ready", "waiting")},
+    Move.HOLD_BACK: {("ready", "waiting"), ("scheduled", "waiting")},
     Move.RECORD: {
         ("running", "succeeded"),
         ("running", "failed"),
@@ -41,7 +41,7 @@ CONTRACT = {
 #: The contract's table by row: from -> all that it may become.
 ROWS = {
     "waiting": {"ready", "scheduled", "cancelled", "succeeded"},
-    "scheduled": {"ready", "cancelled", "succeeded"},
+    "scheduled": {"ready", "cancelled", "succeeded", "waiting"},
     "ready": {"running", "scheduled", "waiting", "cancelled", "failed", "succeeded"},
     "running": {"succeeded", "failed", "timed_out", "cancelled", "scheduled", "ready"},
     "succeeded": {"ready", "scheduled", "waiting"},

@@ -21,13 +21,17 @@ from .errors import errno, sqlstate
 from .mysql import MySQL, MySQL8, is_mariadb
 from .postgresql import PostgreSQL
 from .sqlite import SQLite
-from .tables import ATTEMPT, CANCEL, COUNT, DELTA, JOB, LEADER, LOCK, QUEUE, TAG, WORKER
+from .tables import ATTEMPT, BATCH, BATCH_COUNT, CANCEL, COUNT, DELTA, EDGE, ENDED, JOB, LEADER, LOCK, QUEUE, TAG, WORKER
 
 __all__ = [
     "ATTEMPT",
+    "BATCH",
+    "BATCH_COUNT",
     "CANCEL",
     "COUNT",
     "DELTA",
+    "EDGE",
+    "ENDED",
     "JOB",
     "LEADER",
     "LOCK",

@@ -26,6 +26,9 @@ CHUNK_CHARS: Final = 4_000_000
 
 _TYPES: Final = {
     "is_http": "boolean",
+    "unique_until_started": "boolean",
+    "graph": "uuid",
+    "batch_id": "uuid",
     "id": "uuid",
     "priority": "smallint",
     "run_after": "timestamptz",
@@ -49,9 +52,9 @@ def insert_many(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> None
     shared: dict[int, dict[str, Any]] = {}
     for job in jobs:
         spec = job.spec
-        if (columns := shared.get(id(spec))) is None:
-            columns = shared[id(spec)] = _shared_columns(words, spec, queues, now)
-        job.enqueued_at, job.status = now, Status.READY if columns["status"] == "ready" else Status.SCHEDULED
+        if (common := shared.get(id(spec))) is None:
+            common = shared[id(spec)] = _shared_columns(words, spec, queues, now)
+        job.enqueued_at, job.status = now, Status.WAITING if job.waits else Status(common["status"])
         if spec.run_after is not None:
             job.run_after = _absolute(spec.run_after, now)
     with connection.cursor() as cursor:
@@ -59,14 +62,28 @@ def insert_many(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> None
             own = {"id": [words.uuid(job.id) for job in chunk], "args": args, "kwargs": kwargs}
             if any(job.unique_key is not None for job in chunk):
                 own["unique_key"] = [job.unique_key for job in chunk]
+            columns = _of_each(chunk, shared)
             if words.vendor == "postgresql":
-                _unnest(cursor, *_columns(own, [shared[id(job.spec)] for job in chunk]))
+                _unnest(cursor, *_columns(own, columns))
                 continue
             before = _known(cursor, words, chunk)
-            _values(cursor, words, *_columns(own, [shared[id(job.spec)] for job in chunk]))
+            _values(cursor, words, *_columns(own, columns))
             stored = [job for job in chunk if job.id not in before]
-            tally.write(cursor, Counter((job.spec.queue, move_name("", job.status)) for job in stored))
+            tally.write(cursor, Counter((job.spec.queue, move_name("", job.status), job.spec.batch) for job in stored))
             write_tags(connection, {job.id: job.spec.tags for job in stored if job.spec.tags})
+
+
+def _of_each(jobs: Sequence[NewJob], shared: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the columns of each job: those of its spec, and where it differs, a copy."""
+    rows = []
+    for job in jobs:
+        columns = shared[id(job.spec)]
+        if job.waits:
+            columns = {**columns, "status": Status.WAITING.value}
+        if job.description:
+            columns = {**columns, "description": job.description}
+        rows.append(columns)
+    return rows
 
 
 def _known(cursor: Any, words: Dialect, jobs: Sequence[NewJob]) -> set[UUID]:
@@ -93,7 +110,17 @@ def _columns(own: dict[str, list[Any]], shared: list[dict[str, Any]]) -> tuple[d
 
 
 _CREATED: Final = "'>' || status"
-_DEFAULTS: Final = {"description": "", "serializer": "json", "metadata": "{}", "tags": "[]", "context": "{}", "is_http": False}
+_DEFAULTS: Final = {
+    "description": "",
+    "serializer": "json",
+    "metadata": "{}",
+    "tags": "[]",
+    "context": "{}",
+    "is_http": False,
+    "on_parent_failure": "",
+    "on_parent_cancel": "",
+    "unique_until_started": False,
+}
 
 
 def _absolute(start: datetime | timedelta, now: datetime) -> datetime | None:
@@ -122,7 +149,7 @@ def _shared_columns(words: Dialect, spec: JobSpec, queues: Declared, now: dateti
     if spec.start_by is not None:
         start_by = now + spec.start_by if isinstance(spec.start_by, timedelta) else spec.start_by
         columns["start_by"] = as_param(words, start_by)
-    return columns | optional_columns(spec, queues)
+    return columns | optional_columns(spec, queues, words)
 
 
 def _chunks(jobs: Sequence[NewJob]) -> Iterator[tuple[Sequence[NewJob], list[str], list[str]]]:
@@ -155,7 +182,7 @@ def _unnest(cursor: Any, own: Mapping[str, list[Any]], shared: Mapping[str, Any]
     cursor.execute(
         f"WITH stored AS (INSERT INTO {JOB} ({', '.join(expressions)}) SELECT {', '.join(expressions.values())}"
         f" FROM unnest({marks}) AS u({', '.join(arrays)})"
-        f"{LEAVE['postgresql']} RETURNING queue, status{', id, tags' if has_tags else ''})"
+        f"{LEAVE['postgresql']} RETURNING queue, batch_id, status{', id, tags' if has_tags else ''})"
         f"{f', tagged AS ({TAGGING})' if has_tags else ''} {tally.counting('stored', _CREATED)}",
         [*scalars.values(), *arrays.values()],
     )

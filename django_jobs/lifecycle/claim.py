@@ -56,6 +56,8 @@ _COLUMNS = (
     "run_after",
     "enqueued_at",
     "last_started_at",
+    "graph",
+    "batch_id",
 )
 _JSON = frozenset({"args", "kwargs", "backoff", "metadata", "tags", "context", "retention"})
 _TIMES = frozenset({"run_after", "enqueued_at", "last_started_at"})
@@ -236,7 +238,7 @@ def _claim_portable(
         pairs = list(zip(ids, tokens, strict=False))
         for chunk in db.batches(pairs, 200):
             rows += _take(cursor, dialect, chunk, worker, worker_name, grace, kind=_kind(queues), first=len(rows), free=free)
-        tally.write(cursor, Counter((row["queue"], tally.CLAIMED) for row in rows))
+        tally.write(cursor, Counter((row["queue"], tally.CLAIMED, _or_uuid(row["batch_id"])) for row in rows))
         return rows
 
 
@@ -316,7 +318,7 @@ def claim_one(connection: BaseDatabaseWrapper, job_id: UUID, *, token: UUID, wor
     with connection.cursor() as cursor:
         pairs = [(job_id, token)]
         (row,) = _take(cursor, dialect, pairs, None, worker_name, UNBOUNDED, kind=LockKind.HTTP, first=0, free=1)
-        tally.write(cursor, {(row["queue"], tally.CLAIMED): 1})
+        tally.write(cursor, {(row["queue"], tally.CLAIMED, _or_uuid(row["batch_id"])): 1})
     return _attempt(row, False)
 
 
@@ -357,32 +359,17 @@ def _attempt(row: dict[str, Any], prefetched: bool) -> Attempt:
         enqueued_at=row["enqueued_at"],
         started_at=row["last_started_at"],
         prefetched=prefetched,
+        graph=_or_uuid(row["graph"]),
+        batch=_or_uuid(row["batch_id"]),
     )
+
+
+def _or_uuid(value: Any) -> UUID | None:
+    return None if value is None else _uuid(value)
 
 
 def _uuid(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(value)
-
-
-def promote(connection: BaseDatabaseWrapper, attempts: Sequence[Attempt]) -> None:
-    """Clear the prefetched mark of `attempts`: from the commit on they count as started. Called before their functions are."""
-    if connection.vendor == "postgresql":
-        prepared.fetch_all(
-            connection,
-            f"UPDATE {db.LOCK} l SET prefetched = false FROM unnest(%s::uuid[], %s::uuid[]) p(job, token)"
-            " WHERE l.job_id = p.job AND l.token = p.token",
-            [[attempt.job_id for attempt in attempts], [attempt.token for attempt in attempts]],
-        )
-        return
-    dialect = db.dialect(connection)
-    with connection.cursor() as cursor:
-        for chunk in db.batches(attempts, 400):
-            marks, params = dialect.marks(attempt.job_id for attempt in chunk)
-            tokens, more = dialect.marks(attempt.token for attempt in chunk)
-            cursor.execute(
-                f"UPDATE {db.LOCK}{dialect.by_key} SET prefetched = %s WHERE job_id IN ({marks}) AND token IN ({tokens})",
-                [False, *params, *more],
-            )
 
 
 def ready_queues(connection: BaseDatabaseWrapper) -> list[str]:

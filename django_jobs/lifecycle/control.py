@@ -27,6 +27,7 @@ from ..serializers import clean_text
 from ..statuses import FINAL, LABELS, LIVE, Move, Status, sources
 from . import tally
 from .edit import edit
+from .graph import follow_now, hold_back, orphan, waits_for
 from .moves import cancel_locked, delete_rows, finish, forget_requests, where
 from .pause import pause_queue, resume_queue
 from .recover import lock_free, lock_jobs, recover, writing
@@ -56,6 +57,7 @@ def _cancel(using: str, by: str, reason: str, force: bool, ids: Sequence[UUID]) 
         asked = [job_id for job_id in ids if statuses.get(job_id) in movable]
         jobs = list(lock_jobs(using, asked).filter(status__in=movable))
         report.events += cancel_locked(jobs, using=using, reason=why)
+        report.events += _follow(jobs, using)
         report.changed += [job.id for job in jobs]
         left = [job_id for job_id in ids if job_id not in set(report.changed)]
         # A later statement: a job that a worker claimed meanwhile is running now.
@@ -101,6 +103,9 @@ def _requeue(using: str, by: str, reason: str, keep_attempts: bool, ids: Sequenc
     report = Report()
     with writing(using) as connection:
         jobs = _lock_in(using, ids, sources(Move.REQUEUE, Status.READY), report, "requeue")
+        if held := hold_back([job.id for job in jobs if job.graph is not None], using=using):
+            report.refused |= {job_id: f"Another transaction is changing its child {held[job_id]}: try again." for job_id in held}
+            jobs = [job for job in jobs if job.id not in held]
         now = db.server_now(connection)
         why = said("requeued", by, reason)
         changed, errors = write_each(jobs, using, partial(_put_back, using, now, why, keep_attempts))
@@ -146,7 +151,12 @@ def _put_back(using: str, now: datetime, why: str, keep_attempts: bool, jobs: Se
     # A deadline that has passed would cancel the job before it could start again.
     rows.filter(start_by__lte=now).update(start_by=None)
     rows.update(**values)
-    tally.moved(jobs, Status.READY, using=using)
+    # A later statement, which sees what these jobs have become: parents and children may be requeued together.
+    waiting = waits_for([job.id for job in jobs if job.graph is not None], using=using)
+    for job_id, parent in waiting.items():
+        Job.objects.using(using).filter(id=job_id).update(status=Status.WAITING, reason=f"{why}; waits for {parent}"[:500])
+    tally.moved([job for job in jobs if job.id not in waiting], Status.READY, using=using)
+    tally.moved([job for job in jobs if job.id in waiting], Status.WAITING, using=using)
     return ids
 
 
@@ -169,7 +179,14 @@ def _done(using: str, by: str, reason: str, ids: Sequence[UUID]) -> Report:
         report.changed = [job.id for job in jobs]
         forget_requests(using, report.changed)
         report.events = [event("job_succeeded", job, Status.SUCCEEDED, why) for job in jobs]
+        report.events += _follow(jobs, using)
     return report
+
+
+def _follow(jobs: Sequence[Job], using: str) -> list[Event]:
+    """Look at the children of jobs that have ended just now."""
+    ended = [job.id for job in jobs if job.graph is not None]
+    return follow_now(ended, using=using) if ended else []
 
 
 def run_now(job_ids: Iterable[UUID], *, by: str = "", reason: str = "", using: str = "default") -> Report:
@@ -215,6 +232,7 @@ def _delete(using: str, by: str, reason: str, force: bool, ids: Sequence[UUID]) 
         held = set(locks.exclude(job_id__in=taken).values_list("job_id", flat=True))
         jobs = list(lock_jobs(using, [job_id for job_id in ids if job_id not in held], whole=True))
         good = [job for job in jobs if job.status != Status.RUNNING or job.id in taken]
+        report.events += orphan(good, using=using)
         changed, errors = write_each(good, using, partial(delete_rows, using))
         report.changed += changed
         report.refused |= {job_id: f"The database refused it: {error}" for job_id, error in errors.items()}

@@ -178,13 +178,13 @@ def _move_start(using: str, jobs: Sequence[Job], run_after: datetime, now: datet
 
 def _count(connection: BaseDatabaseWrapper, jobs: Sequence[Job], moved: Mapping[str, str], queue: str | None) -> None:
     """Count that `jobs` have moved between statuses, and to another queue if there is one: created and deleted they were not."""
-    changes: Counter[tuple[str, str]] = Counter()
+    changes: Counter[tally.Key] = Counter()
     for job in jobs:
         target = moved.get(job.status, job.status)
         if queue is not None and queue != job.queue:
-            changes[job.queue, job.status] -= 1
-            changes[queue, target] += 1
+            changes[job.queue, job.status, job.batch_id] -= 1
+            changes[queue, target, job.batch_id] += 1
         elif target != job.status:
-            changes[job.queue, move_name(job.status, target)] += 1
+            changes[job.queue, move_name(job.status, target), job.batch_id] += 1
     with connection.cursor() as cursor:
         tally.write(cursor, changes)

@@ -60,7 +60,7 @@ def _event(job: NewJob) -> Event:
 
 def _insert(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> set[str]:
     """Store `jobs`; return the queues whose workers have been told by the same statement."""
-    if len(jobs) == 1:
+    if len(jobs) == 1 and not jobs[0].waits:
         return _insert_one(connection, jobs[0])
     with writing(connection.alias):
         insert_many(connection, jobs)
@@ -73,9 +73,11 @@ _Form = tuple[tuple[str, ...], str, str]
 
 def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> set[str]:
     words, spec = dialect(connection), job.spec
-    optional = optional_columns(spec, declared(connection.alias))
+    optional = optional_columns(spec, declared(connection.alias), words)
     if job.unique_key is not None:
         optional["unique_key"] = job.unique_key
+    if job.description:
+        optional["description"] = job.description
     start = _as_start(spec.run_after)
     form = (tuple(optional), _form(start), _form(spec.start_by))
     times = [as_param(words, value) for value in (start, start, start, spec.start_by) if value is not None]
@@ -129,7 +131,7 @@ def _store_portable(connection: BaseDatabaseWrapper, job: NewJob, form: _Form, p
         cursor.execute(_one_sql(connection.vendor, *form, returning), params)
         row = cursor.fetchone() if returning else _stored(cursor, words, job)
         if row is not None:
-            tally.write(cursor, {(job.spec.queue, move_name("", row[1])): 1})
+            tally.write(cursor, {(job.spec.queue, move_name("", row[1]), job.spec.batch): 1})
             write_tags(connection, {job.id: job.spec.tags})
         return row
 
@@ -180,7 +182,7 @@ def _whole_sql(columns: tuple[str, ...], start: str, start_by: str, *, notify: b
     counted = tally.counting("stored", "'>' || status")
     told = ", pg_notify(%s, queue)::text" if notify else ""
     return (
-        f"WITH stored AS ({plain}, queue{', id, tags' if tagged else ''}),{tagged} counted AS ({counted})"
+        f"WITH stored AS ({plain}, queue, batch_id{', id, tags' if tagged else ''}),{tagged} counted AS ({counted})"
         f" SELECT enqueued_at, status, run_after{told} FROM stored"
     )
 

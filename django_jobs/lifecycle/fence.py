@@ -13,9 +13,10 @@ from uuid import UUID
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobs import db
+from django_jobs import db, prepared
 from django_jobs.exceptions import AttemptLost
 from django_jobs.lifecycle import tally
+from django_jobs.lifecycle.ended import leave_ended
 from django_jobs.lifecycle.successes import prune_delay
 from django_jobs.outcomes import Attempt
 from django_jobs.serializers import dumps
@@ -113,6 +114,27 @@ def tokens_recorded(connection: BaseDatabaseWrapper, rows: Mapping[UUID, UUID]) 
     return found & set(rows.values())
 
 
+def promote(connection: BaseDatabaseWrapper, attempts: Sequence[Attempt]) -> None:
+    """Clear the prefetched mark of `attempts`: from the commit on they count as started. Called before their functions are."""
+    if connection.vendor == "postgresql":
+        prepared.fetch_all(
+            connection,
+            f"UPDATE {db.LOCK} l SET prefetched = false FROM unnest(%s::uuid[], %s::uuid[]) p(job, token)"
+            " WHERE l.job_id = p.job AND l.token = p.token",
+            [[attempt.job_id for attempt in attempts], [attempt.token for attempt in attempts]],
+        )
+        return
+    dialect = db.dialect(connection)
+    with connection.cursor() as cursor:
+        for chunk in db.batches(attempts, 400):
+            marks, params = dialect.marks(attempt.job_id for attempt in chunk)
+            tokens, more = dialect.marks(attempt.token for attempt in chunk)
+            cursor.execute(
+                f"UPDATE {db.LOCK}{dialect.by_key} SET prefetched = %s WHERE job_id IN ({marks}) AND token IN ({tokens})",
+                [False, *params, *more],
+            )
+
+
 def fence_success(attempt: Attempt, result: Any, *, using: str) -> None:
     """Record the success of an `atomic=True` job in the job's own transaction on `using`, beside the control connection's hold.
 
@@ -138,4 +160,5 @@ def fence_success(attempt: Attempt, result: Any, *, using: str) -> None:
         )
         if cursor.rowcount != 1:
             raise AttemptLost(f"Job {attempt.job_id}: attempt {attempt.number} is to be cancelled; its writes are rolled back.")
-        tally.write(cursor, {(attempt.queue, tally.SUCCEEDED): 1})
+        tally.write(cursor, {(attempt.queue, tally.SUCCEEDED, attempt.batch): 1})
+        leave_ended(cursor, dialect, [attempt.job_id])

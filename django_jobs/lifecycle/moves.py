@@ -13,14 +13,15 @@ from django.db.models.signals import post_delete, pre_delete
 
 from .. import db
 from ..conf import retention_seconds
-from ..models import CancelRequest, Job, JobAttempt, JobLock, JobTag
+from ..models import CancelRequest, Edge, Job, JobAttempt, JobLock, JobTag
 from ..outcomes import Event
 from ..statuses import Move, Status, sources
 from . import tally
+from .ended import leave_ended
 from .report import event
 from .tags import delete_tags
 
-_DELETED_WITH_A_JOB: Final[frozenset[type[Model]]] = frozenset({JobAttempt, CancelRequest, JobLock, JobTag})
+_DELETED_WITH_A_JOB: Final[frozenset[type[Model]]] = frozenset({JobAttempt, CancelRequest, Edge, JobLock, JobTag})
 
 
 def cancel_locked(jobs: Sequence[Job], *, using: str, reason: str) -> list[Event]:
@@ -39,6 +40,10 @@ def finish(jobs: Sequence[Job], using: str, move: Move, status: Status, now: dat
     for prune_at, ids in groups.items():
         where(using, ids, move, status).update(status=status, parked="", reason=reason, finished_at=now, prune_at=prune_at)
     tally.moved(jobs, status, using=using)
+    if graphs := [job.id for job in jobs if job.graph is not None]:
+        connection = connections[using]
+        with connection.cursor() as cursor:
+            leave_ended(cursor, db.dialect(connection), graphs)
 
 
 def where(using: str, ids: Sequence[UUID], move: Move, target: Status) -> QuerySet[Job]:
@@ -68,9 +73,20 @@ def delete_rows(using: str, jobs: Sequence[Job]) -> list[UUID]:
     with connection.cursor() as cursor:
         for chunk in db.batches(ids, min(dialect.max_params, 1000)):
             marks, params = dialect.marks(chunk)
-            for table, column in ((db.ATTEMPT, "job_id"), (db.CANCEL, "job_id"), (db.LOCK, "job_id"), (db.JOB, "id")):
+            for table, column in _TABLES:
                 cursor.execute(f"DELETE FROM {table} WHERE {column} IN ({marks})", params)
     return ids
+
+
+#: What is deleted with a job, in this order: (table, the column that names the job).
+_TABLES: Final = (
+    (db.ATTEMPT, "job_id"),
+    (db.CANCEL, "job_id"),
+    (db.EDGE, "parent_id"),
+    (db.EDGE, "child_id"),
+    (db.LOCK, "job_id"),
+    (db.JOB, "id"),
+)
 
 
 def _is_all_ours() -> bool:

@@ -24,19 +24,17 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_jobs import db
 from django_jobs.conf import jobs_settings
 from django_jobs.lifecycle import tally
+from django_jobs.lifecycle.attempts import error_of, keep_attempt
+from django_jobs.lifecycle.ended import leave_ended
 from django_jobs.lifecycle.successes import lock_tokens, prune_delay, succeed_portable, succeed_postgresql
 from django_jobs.models.stat import RETRIED, move_name
 from django_jobs.outcomes import (
-    Cancelled,
     ErrorInfo,
     Event,
     Failed,
     Finished,
     HandedBack,
-    Lost,
-    RetryAsked,
     Succeeded,
-    TimedOut,
 )
 from django_jobs.retry import End, decide, is_database_conflict
 from django_jobs.serializers import dumps
@@ -67,6 +65,8 @@ class Recorded:
     fenced: list[UUID] = field(default_factory=list)
     done: list[UUID] = field(default_factory=list)
     later: list[Finished] = field(default_factory=list)
+    #: Whether jobs of a graph have ended: once this is committed, they are to be followed.
+    has_ended: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -134,6 +134,7 @@ def _isolated(
     result.events += part.events
     result.fenced += part.fenced
     result.done += part.done
+    result.has_ended |= part.has_ended
     return left
 
 
@@ -182,9 +183,10 @@ def _clear_confirmed(
                 [item.run_seconds, note, job, token],
             )
             if cursor.rowcount and item.logs:
-                _keep_attempt(cursor, dialect, item, _DONE, worker_name)
+                keep_attempt(cursor, dialect, item, _DONE, worker_name)
             part.done.append(item.attempt.token)
             part.events.append(_event("job_succeeded", item, Status.SUCCEEDED))
+    part.has_ended = any(item.attempt.graph for item in items)  # the job's own transaction has left the row
     return part, []
 
 
@@ -192,10 +194,10 @@ def _record_successes(
     connection: BaseDatabaseWrapper, items: Sequence[Finished], worker_name: str
 ) -> tuple[Recorded, list[Finished]]:
     if connection.vendor == "postgresql":
-        done = succeed_postgresql(connection, items)
+        done, has_ended = succeed_postgresql(connection, items)
     else:
-        done = succeed_portable(connection, items)
-    part = Recorded()
+        done, has_ended = succeed_portable(connection, items)
+    part = Recorded(has_ended=has_ended)
     left = []
     for item in items:
         if item.attempt.job_id in done:
@@ -265,7 +267,8 @@ def settle(
 
     A job whose unique key another live job holds by now can't go back to work: it is cancelled with that reason.
     """
-    changes: Counter[tuple[str, str]] = Counter()
+    changes: Counter[tally.Key] = Counter()
+    ended: list[UUID] = []
     for item in items:
         request = asked.get(item.attempt.job_id)
         end = decide(
@@ -280,21 +283,24 @@ def settle(
             end = end._replace(reason=(f"{request.reason or 'cancelled on request'}{by}")[:500])
         moved = _move(cursor, dialect, item, end)
         if moved:
-            _keep_attempt(cursor, dialect, item, end, worker_name)
+            keep_attempt(cursor, dialect, item, end, worker_name)
             part.done.append(item.attempt.token)
-            changes[item.attempt.queue, move_name(Status.RUNNING, end.status)] += 1
+            if end.status in FINAL:
+                ended.append(item.attempt.job_id)
+            changes[item.attempt.queue, move_name(Status.RUNNING, end.status), item.attempt.batch] += 1
             if not isinstance(item.outcome, HandedBack) or end.status in FINAL:
                 part.events.append(_event(_EVENTS[end.status], item, end.status, end.reason))
-                changes[item.attempt.queue, RETRIED] += end.status not in FINAL
+                changes[item.attempt.queue, RETRIED, item.attempt.batch] += end.status not in FINAL
         else:
             part.fenced.append(item.attempt.token)
     tally.write(cursor, changes)
+    part.has_ended |= bool(ended and leave_ended(cursor, dialect, ended))
 
 
 def _move(cursor: Any, dialect: db.Dialect, item: Finished, end: End) -> bool:
     now = dialect.now_sql
     job = item.attempt
-    error = _error(item)
+    error = error_of(item)
     final = end.status in FINAL
     parked = item.outcome.parked if isinstance(item.outcome, HandedBack) and end.status == Status.READY else ""
     never_started = isinstance(item.outcome, HandedBack) and not item.outcome.started
@@ -341,48 +347,6 @@ def _move(cursor: Any, dialect: db.Dialect, item: Finished, end: End) -> bool:
     return bool(cursor.rowcount)
 
 
-def _error(item: Finished) -> ErrorInfo | None:
-    outcome = item.outcome
-    if isinstance(outcome, Failed | RetryAsked | TimedOut):
-        return outcome.error
-    if isinstance(outcome, Cancelled):
-        return outcome.error
-    if isinstance(outcome, Lost):
-        return ErrorInfo("django_jobs.exceptions.AttemptLost", outcome.cause)
-    return None
-
-
-def _keep_attempt(cursor: Any, dialect: db.Dialect, item: Finished, end: End, worker_name: str) -> None:
-    """Insert the record of an attempt, unless it simply succeeded or never began."""
-    outcome = item.outcome
-    if isinstance(outcome, HandedBack) and not outcome.started:
-        return
-    if end.status == Status.SUCCEEDED and not item.logs and isinstance(outcome, Succeeded):
-        return
-    error = _error(item) or ErrorInfo("", "")
-    cause = outcome.cause if isinstance(outcome, Lost) else end.reason
-    values = {
-        "job_id": dialect.uuid(item.attempt.job_id),
-        "number": item.attempt.number,
-        "token": dialect.uuid(item.attempt.token),
-        "worker": worker_name[:64],
-        "started_at": dialect.time(item.attempt.started_at),
-        "outcome": end.outcome,
-        "counted": end.counted,
-        "cause": cause[:500],
-        "error_class": error.exception_class[:255],
-        "error_message": error.message,
-        "traceback": error.traceback,
-        "fingerprint": error.fingerprint[:32],
-        "logs": item.logs,
-        "run_seconds": item.run_seconds,
-    }
-    cursor.execute(
-        f"INSERT INTO {db.ATTEMPT} (ended_at, {', '.join(values)}) VALUES ({dialect.now_sql}, {', '.join(['%s'] * len(values))})",
-        list(values.values()),
-    )
-
-
 def _event(name: str, item: Finished, status: Status, reason: str = "") -> Event:
     attempt = item.attempt
     return Event(
@@ -394,6 +358,6 @@ def _event(name: str, item: Finished, status: Status, reason: str = "") -> Event
         backend=attempt.backend,
         attempt=attempt.number,
         run_seconds=item.run_seconds,
-        error=_error(item),
+        error=error_of(item),
         reason=reason,
     )

@@ -218,6 +218,8 @@ def attempt_of(job: Job) -> Attempt:
         run_after=job.run_after,
         enqueued_at=job.enqueued_at,
         started_at=job.last_started_at,
+        graph=job.graph,
+        batch=job.batch_id,
     )
 
 
@@ -270,6 +272,10 @@ def is_transaction_lost(connection: Any, error: BaseException) -> bool:
     return db.dialect(connection).is_connection_loss(error) or (connection.vendor == "mysql" and db.errno(error) == 1213)
 
 
+def _handed_back(dialect: db.Dialect, queue: str, batch: Any) -> tally.Key:
+    return queue, _HANDED_BACK, None if batch is None else dialect.to_uuid(batch)
+
+
 def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[UUID]) -> int:
     """Give back what `worker` has claimed and never learnt of (the answer to a commit was lost), in the caller's transaction.
 
@@ -299,8 +305,8 @@ def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[U
             where = (
                 f" WHERE id IN ({marks}) AND last_token IN ({tokens}) AND status = 'running' AND starts > 0 AND attempts_used > 0"
             )
-            cursor.execute(f"SELECT queue FROM {db.JOB}{dialect.by_key}{where}{dialect.for_change}", [*params, *more])
-            tally.write(cursor, Counter((row[0], _HANDED_BACK) for row in cursor.fetchall()))
+            cursor.execute(f"SELECT queue, batch_id FROM {db.JOB}{dialect.by_key}{where}{dialect.for_change}", [*params, *more])
+            tally.write(cursor, Counter(_handed_back(dialect, *row) for row in cursor.fetchall()))
             # `started_at` first: MariaDB's later assignments see what the earlier ones have set.
             cursor.execute(
                 f"UPDATE {db.JOB}{dialect.by_key} SET status = 'ready',"

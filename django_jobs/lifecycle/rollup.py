@@ -14,7 +14,7 @@ from django.db import DatabaseError, connections, transaction
 from django.db.models import F
 
 from .. import db
-from ..db import COUNT, DELTA, JOB
+from ..db import BATCH_COUNT, COUNT, DELTA, JOB
 from ..models import IdempotencyKey, Leader
 from ..models.stat import spelled_out
 from ..statuses import Status
@@ -42,31 +42,42 @@ def fold(*, using: str, limit: int) -> int:
             return int(cursor.fetchone()[0])
         dialect = db.dialect(connection)
         cursor.execute(
-            f"SELECT id, queue, name, value FROM {DELTA}{dialect.by_key} ORDER BY id LIMIT %s{dialect.for_update_skip}", [limit]
+            f"SELECT id, queue, name, value, batch_id FROM {DELTA}{dialect.by_key} ORDER BY id LIMIT %s{dialect.for_update_skip}",
+            [limit],
         )
         rows = cursor.fetchall()
         sums: Counter[tuple[str, str]] = Counter()
-        for _id, queue, name, value in rows:
+        batches: Counter[tuple[str, str]] = Counter()
+        for _id, queue, name, value, batch in rows:
             sums[queue, name] += int(value)
+            if batch is not None:
+                batches[batch, name] += int(value)
         for part in db.batches([row[0] for row in rows], dialect.max_params):
             cursor.execute(*dialect.delete_by_id(DELTA, part))
         is_mysql = connection.vendor == "mysql"
-        add = "DUPLICATE KEY UPDATE value = value + VALUES(value)" if is_mysql else _ADD
-        for counts in db.batches(sorted(sums.items()), _ROWS):
-            cursor.execute(
-                f"INSERT INTO {COUNT} (queue, name, value) VALUES {', '.join(['(%s, %s, %s)'] * len(counts))} ON {add}",
-                [item for (queue, name), value in counts for item in (queue, name, value)],
-            )
+        for table, owner, numbers in ((COUNT, "queue", sums), (BATCH_COUNT, "batch_id", batches)):
+            add = "DUPLICATE KEY UPDATE value = value + VALUES(value)" if is_mysql else _add(table, owner)
+            for counts in db.batches(sorted(numbers.items()), _ROWS):
+                cursor.execute(
+                    f"INSERT INTO {table} ({owner}, name, value) VALUES {', '.join(['(%s, %s, %s)'] * len(counts))} ON {add}",
+                    [item for (key, name), value in counts for item in (key, name, value)],
+                )
     return len(rows)
 
 
-_ADD: Final = f"CONFLICT (queue, name) DO UPDATE SET value = {COUNT}.value + EXCLUDED.value"
+def _add(table: str, owner: str) -> str:
+    return f"CONFLICT ({owner}, name) DO UPDATE SET value = {table}.value + EXCLUDED.value"
+
+
 #: Found by primary key: what has been folded leaves dead rows, which only an index passes over.
 _FOLD: Final = (
     f"WITH picked AS MATERIALIZED (SELECT id FROM {DELTA} ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED),"
-    f" taken AS (DELETE FROM {DELTA} d USING picked p WHERE d.id = p.id RETURNING d.queue, d.name, d.value),"
+    f" taken AS (DELETE FROM {DELTA} d USING picked p WHERE d.id = p.id RETURNING d.queue, d.name, d.value, d.batch_id),"
     f" folded AS (INSERT INTO {COUNT} (queue, name, value)"
-    f" SELECT queue, name, SUM(value) FROM taken GROUP BY queue, name ORDER BY queue, name ON {_ADD})"
+    f" SELECT queue, name, SUM(value) FROM taken GROUP BY queue, name ORDER BY queue, name ON {_add(COUNT, 'queue')}),"
+    f" batched AS (INSERT INTO {BATCH_COUNT} (batch_id, name, value)"
+    " SELECT batch_id, name, SUM(value) FROM taken WHERE batch_id IS NOT NULL GROUP BY batch_id, name ORDER BY batch_id, name"
+    f" ON {_add(BATCH_COUNT, 'batch_id')})"
     " SELECT COUNT(*) FROM taken"
 )
 
@@ -100,7 +111,7 @@ def recount_status(status: Status, *, using: str) -> int:
         row = Leader(name=RECOUNT, next_at=db.server_now(connection))
         Leader.objects.using(using).bulk_create([row], ignore_conflicts=True)
         alone.update(touched=F("touched"))
-    difference: Counter[tuple[str, str]] = Counter()
+    difference: Counter[tally.Key] = Counter()
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT queue, name, SUM(value) FROM ("
@@ -111,13 +122,13 @@ def recount_status(status: Status, *, using: str) -> int:
         )
         for queue, name, value in cursor.fetchall():
             if not name:
-                difference[queue, status.value] += int(value)
+                difference[queue, status.value, None] += int(value)
             else:
                 for number, change in spelled_out(name, int(value)):
                     if number == status:
-                        difference[queue, number] -= change
+                        difference[queue, number, None] -= change
         tally.write(cursor, difference)
-    wrong = {queue: value for (queue, _name), value in difference.items() if value}
+    wrong = {queue: value for (queue, _name, _batch), value in difference.items() if value}
     if wrong:
         logger.warning("The numbers of %s jobs were wrong and have been mended: %s", status, wrong)
     return len(wrong)

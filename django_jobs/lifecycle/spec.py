@@ -44,17 +44,28 @@ class JobSpec:
     backoff: Any = None
     max_deaths: int | None = None
     retention: Mapping[str, float | None] | None = None
+    unique_until_started: bool = False
+    related: Mapping[str, Any] | None = None
+    graph: UUID | None = None
+    batch: UUID | None = None
+    on_parent_failure: str = ""
+    on_parent_cancel: str = ""
 
 
 @dataclass(slots=True, eq=False)
 class NewJob:
-    """A job to be stored, with arguments that are JSON. `insert` fills in the last three fields."""
+    """A job to be stored, with arguments that are JSON. `insert` fills in the last three fields.
+
+    `waits`: it is stored as waiting, for its parents or for its batch. `description`: where it differs from the spec's.
+    """
 
     spec: JobSpec
     args: list[Any]
     kwargs: dict[str, Any]
     id: UUID = field(default_factory=uuid7)
     unique_key: str | None = None
+    waits: bool = False
+    description: str = ""
 
     status: Status = Status.READY
     enqueued_at: datetime | None = None
@@ -76,13 +87,22 @@ LITERALS: Final = {
     "is_http": "false",
 }
 #: Columns that are mostly the same, with the literal for it.
-USUAL: Final = {"description": "''", "serializer": "'json'", "metadata": "'{}'", "tags": "'[]'", "context": "'{}'"}
+USUAL: Final = {
+    "description": "''",
+    "serializer": "'json'",
+    "metadata": "'{}'",
+    "tags": "'[]'",
+    "context": "'{}'",
+    "on_parent_failure": "''",
+    "on_parent_cancel": "''",
+    "unique_until_started": "false",
+}
 #: Columns left out where they are NULL, besides those of `optional_columns`.
 _NULLABLE: Final = ("created_by", "timeout_grace", "cpu_timeout", "max_deaths")
-JSON_COLUMNS: Final = frozenset({"args", "kwargs", "metadata", "tags", "context", "backoff", "retention"})
+JSON_COLUMNS: Final = frozenset({"args", "kwargs", "metadata", "tags", "context", "backoff", "retention", "related"})
 
 
-def optional_columns(spec: JobSpec, queues: Declared) -> dict[str, Any]:
+def optional_columns(spec: JobSpec, queues: Declared, words: Dialect) -> dict[str, Any]:
     """Return the columns in which the jobs of `spec` differ from the usual, with what they inherit. A limit of 0 is NULL: off."""
     columns: dict[str, Any] = {}
     name: str
@@ -97,6 +117,9 @@ def optional_columns(spec: JobSpec, queues: Declared) -> dict[str, Any]:
         ("heartbeat_timeout", from_queue.heartbeat_timeout if spec.heartbeat_timeout is None else spec.heartbeat_timeout),
         ("max_attempts", from_queue.max_attempts if spec.max_attempts is UNSET else spec.max_attempts),
         ("description", spec.description),
+        ("on_parent_failure", spec.on_parent_failure),
+        ("on_parent_cancel", spec.on_parent_cancel),
+        ("unique_until_started", spec.unique_until_started),
     ):
         if value:
             columns[name] = value
@@ -104,11 +127,20 @@ def optional_columns(spec: JobSpec, queues: Declared) -> dict[str, Any]:
         columns["serializer"] = spec.serializer
     if from_queue.is_http:
         columns["is_http"] = True
-    for name, value in (("metadata", spec.metadata), ("tags", spec.tags), ("context", spec.context), ("retention", retention)):
+    for name, value in (
+        ("metadata", spec.metadata),
+        ("tags", spec.tags),
+        ("context", spec.context),
+        ("retention", retention),
+        ("related", spec.related),
+    ):
         if value:
             columns[name] = dumps(value)
     if backoff is not None:
         columns["backoff"] = dumps(backoff)
+    for name, value in (("graph", spec.graph), ("batch_id", spec.batch)):
+        if value is not None:
+            columns[name] = words.uuid(value)
     for name in _NULLABLE:
         if (value := getattr(spec, name)) is not None:
             columns[name] = value

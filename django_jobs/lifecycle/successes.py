@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_jobs import db, prepared
 from django_jobs.conf import jobs_settings
 from django_jobs.lifecycle import tally
+from django_jobs.lifecycle.ended import leave_ended
 from django_jobs.outcomes import Attempt, Finished, Succeeded
 from django_jobs.serializers import dumps
 from django_jobs.statuses import Move, Status, check
@@ -25,8 +26,8 @@ def prune_delay(attempt: Attempt, status: Status) -> float | None:
     return retention.get(status)
 
 
-def succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:
-    """Write successes in one statement; return the ids of the jobs that it found running and ours."""
+def succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> tuple[set[UUID], bool]:
+    """Write successes in one statement; return the ids of the jobs that it found running and ours, and if any is in a graph."""
     check(Move.RECORD, Status.RUNNING, Status.SUCCEEDED)
     # Lock order: own lock rows (held by this session already), then jobs by id. Primary keys throughout.
     sql = (
@@ -37,9 +38,10 @@ def succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished
         f" moved AS (UPDATE {db.JOB} j SET status = 'succeeded', last_outcome = 'succeeded', result = gone.result::jsonb,"
         " reason = '', finished_at = clock_timestamp(), run_seconds = gone.run_seconds, deaths = 0,"
         " prune_at = clock_timestamp() + gone.prune * interval '1 second'"
-        " FROM gone WHERE j.id = gone.id AND j.status = 'running' RETURNING j.id, j.queue),"
-        f" counted AS ({_COUNTED})"
-        " SELECT id FROM moved"
+        " FROM gone WHERE j.id = gone.id AND j.status = 'running' RETURNING j.id, j.queue, j.batch_id, j.graph),"
+        f" counted AS ({_COUNTED}),"
+        f" ended AS (INSERT INTO {db.ENDED} (job_id) SELECT id FROM moved WHERE graph IS NOT NULL)"
+        " SELECT id, graph IS NOT NULL FROM moved"
     )
     params: list[list[Any]] = [[], [], [], [], []]
     for item in items:
@@ -53,14 +55,16 @@ def succeed_postgresql(connection: BaseDatabaseWrapper, items: Sequence[Finished
         )
         for column, value in zip(params, row, strict=True):
             column.append(value)
-    return {row[0] for row in prepared.fetch_all(connection, sql, params)}
+    rows = prepared.fetch_all(connection, sql, params)
+    return {row[0] for row in rows}, any(row[1] for row in rows)
 
 
-def succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> set[UUID]:
+def succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> tuple[set[UUID], bool]:
     """Do the same in a few statements."""
     dialect = db.dialect(connection)
     now = dialect.now_sql
     done: set[UUID] = set()
+    ended = 0
     with connection.cursor() as cursor:
         for chunk in db.batches(items, 100):
             tokens = lock_tokens(cursor, dialect, chunk)
@@ -88,9 +92,11 @@ def succeed_portable(connection: BaseDatabaseWrapper, items: Sequence[Finished])
                 f" prune_at = {dialect.now_plus(f'CASE id {cases} END')} WHERE id IN ({marks}) AND status = 'running'",
                 [*case(results), *case([item.run_seconds for item in good]), *case(prunes), *ids],
             )
-            tally.write(cursor, Counter((item.attempt.queue, tally.SUCCEEDED) for item in good))
-            done |= {item.attempt.job_id for item in good}
-    return done
+            tally.write(cursor, Counter((item.attempt.queue, tally.SUCCEEDED, item.attempt.batch) for item in good))
+            ids_done = {item.attempt.job_id for item in good}
+            ended += leave_ended(cursor, dialect, ids_done)
+            done |= ids_done
+    return done, ended > 0
 
 
 def lock_tokens(cursor: Any, dialect: db.Dialect, items: Sequence[Finished]) -> dict[UUID, UUID]:

@@ -23,6 +23,8 @@ from ..models import CancelRequest, Job, JobLock
 from ..outcomes import ErrorInfo, Event
 from ..statuses import FINAL, PENDING, Move, Parked, Status, sources
 from . import tally
+from .ended import leave_ended
+from .graph import kept_for_others, orphan
 from .moves import cancel_locked, delete_rows, forget_requests, prune_time
 from .recover import lock_jobs, skipping_locked
 from .report import event, said, write_each
@@ -48,7 +50,7 @@ def stage_due(*, using: str, limit: int) -> Swept:
     """Make scheduled jobs ready whose time has come, the earliest first. Index django_jobs_live."""
     now = db.server_now(connections[using])
     due = Job.objects.using(using).filter(status=Status.SCHEDULED, due_at__lte=now).order_by("due_at", "id")
-    jobs = list(skipping_locked(due.only("id", "queue", "status"))[:limit])
+    jobs = list(skipping_locked(due.only("id", "queue", "status", "batch_id"))[:limit])
 
     def write(part: Sequence[Job]) -> list[UUID]:
         ids = [job.id for job in part]
@@ -77,8 +79,7 @@ def cancel_late(*, using: str, limit: int) -> Swept:
         for job in part:
             assert job.start_by is not None, "the query asks for it"
             reason = f"It had not started by {job.start_by.isoformat(timespec='seconds')}."
-            new = cancel_locked([job], using=using, reason=reason)
-            events.extend(new)
+            events.extend(cancel_locked([job], using=using, reason=reason))
         return [job.id for job in part]
 
     _changed, errors = write_each(jobs, using, _fresh(events, write))
@@ -105,9 +106,9 @@ def apply_requests(*, using: str, limit: int) -> Swept:
         request = found[job.id]
         events += cancel_locked([job], using=using, reason=said("cancelled", request.requested_by, request.reason))
         job.status = Status.CANCELLED
-    _changed, errors = write_each(
-        [job for job in jobs if job.id in unwanted and job.status != Status.RUNNING], using, partial(delete_rows, using)
-    )
+    deleted = [job for job in jobs if job.id in unwanted and job.status != Status.RUNNING]
+    events += orphan(deleted, using=using)
+    _changed, errors = write_each(deleted, using, partial(delete_rows, using))
     _complain(errors, "could not be deleted")
     ended = {job.id for job in jobs if job.status in FINAL}
     gone = found.keys() - set(Job.objects.using(using).filter(id__in=found).values_list("id", flat=True))
@@ -162,6 +163,8 @@ def give_up_unknown(*, using: str, grace: float, limit: int) -> Swept:
             )
             events.append(event("job_failed", job, Status.FAILED, error.message, error=error))
         tally.moved(part, Status.FAILED, using=using)
+        with connections[using].cursor() as cursor:
+            leave_ended(cursor, db.dialect(connections[using]), [job.id for job in part])
         return [job.id for job in part]
 
     _changed, errors = write_each(jobs, using, _fresh(events, write))
@@ -172,16 +175,20 @@ def give_up_unknown(*, using: str, grace: float, limit: int) -> Swept:
 def prune(*, using: str, limit: int) -> Swept:
     """Delete jobs whose retention has passed, the oldest first. Index django_jobs_prune.
 
-    A job that still has a lock row is left until that is cleared: deleting it would wait for whoever holds the row.
+    A job that still has a lock row is left until that is cleared: deleting it would wait for whoever holds the row. A graph goes
+    when every member is due: those that are due before the others wait for them.
     """
     now = db.server_now(connections[using])
     locks = JobLock.objects.using(using).filter(job=OuterRef("pk"))
     old = Job.objects.using(using).filter(~Exists(locks), prune_at__lte=now).order_by("prune_at", "id")
-    jobs = list(skipping_locked(old.only("id", "queue", "status"), whole=True)[:limit])
-    _changed, errors = write_each(jobs, using, partial(delete_rows, using))
+    jobs = list(skipping_locked(old.only("id", "queue", "status", "batch_id", "graph"), whole=True)[:limit])
+    kept = kept_for_others(jobs, using=using, now=now)
+    for again in set(kept.values()):
+        # Out of the way of the others, which come after them in the order.
+        Job.objects.using(using).filter(id__in=[job_id for job_id, at in kept.items() if at == again]).update(prune_at=again)
+    _changed, errors = write_each([job for job in jobs if job.id not in kept], using, partial(delete_rows, using))
     if errors:
         _complain(errors, "could not be pruned")
-        # Out of the way of the others, which come after them in the order.
         again = now + timedelta(seconds=PRUNE_AGAIN)
         Job.objects.using(using).filter(id__in=errors, prune_at__isnull=False).update(prune_at=again)
     return Swept(len(jobs))

@@ -20,6 +20,7 @@ from ..models.stat import move_name
 from ..outcomes import ErrorInfo, Event
 from ..statuses import Move, Status, check
 from . import claim, tally
+from .ended import leave_ended
 
 logger = logging.getLogger("django_jobs.claim")
 
@@ -80,13 +81,15 @@ def _fail(cursor: Any, connection: BaseDatabaseWrapper, job_id: UUID, error: Exc
     logger.error("Job %s is failed: %s", job_id, why)
     bad = [name for name in _TIMES if _error(cursor, connection, name, job_id) is not None]
     sets = {name: "NULL" if _TIMES[name] else dialect.now_sql for name in bad} | {"finished_at": dialect.now_sql}
-    cursor.execute(f"SELECT task, queue, backend FROM {db.JOB} WHERE id = %s", [job])
-    task, queue, backend = cursor.fetchone()
+    cursor.execute(f"SELECT task, queue, backend, batch_id FROM {db.JOB} WHERE id = %s", [job])
+    task, queue, backend, batch = cursor.fetchone()
     info = ErrorInfo("django_jobs.exceptions.JobsError", why)
     cursor.execute(
         f"UPDATE {db.JOB} SET status = 'failed', parked = '', {', '.join(f'{name} = {sql}' for name, sql in sets.items())},"
         " reason = %s, error_class = %s, error_message = %s WHERE id = %s AND status = 'ready'",
         [why, info.exception_class, why, job],
     )
-    tally.write(cursor, {(queue, move_name(Status.READY, Status.FAILED)): cursor.rowcount})
+    key = (queue, move_name(Status.READY, Status.FAILED), None if batch is None else dialect.to_uuid(batch))
+    tally.write(cursor, {key: cursor.rowcount})
+    leave_ended(cursor, dialect, [job_id])
     return Event("job_failed", job_id, task, queue, Status.FAILED, backend=backend, error=info, reason=why)

@@ -67,6 +67,7 @@ class Pulse:
     lease: float | None  # the first lease of an HTTP worker
     unknown: bool  # there are jobs parked for want of a worker that knows their task
     deltas: bool  # there are counts to be folded
+    ended: bool  # jobs of graphs have ended, and nobody has looked at their children yet
 
 
 class Looks:
@@ -143,7 +144,8 @@ class Looks:
             f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > {now})),"
             f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND paused_until <= {now}),"
             f" EXISTS (SELECT 1 FROM {db.JOB} WHERE parked = 'unknown_task'),"
-            f" (SELECT MIN(expires_at) FROM {db.LOCK} WHERE kind = 'http'), (SELECT MIN(id) FROM {db.DELTA})"
+            f" (SELECT MIN(expires_at) FROM {db.LOCK} WHERE kind = 'http'), (SELECT MIN(id) FROM {db.DELTA}),"
+            f" (SELECT MIN(id) FROM {db.ENDED})"
         )
         with connection.cursor() as cursor:
             cursor.execute(sql, [])
@@ -166,6 +168,7 @@ class Looks:
             unknown=bool(row[9]),
             lease=ahead(row[10]),
             deltas=row[11] is not None,
+            ended=row[12] is not None,
         )
 
     def _look_at_locks(self) -> None:

@@ -24,7 +24,8 @@ from ..conf import JobsSettings, jobs_settings
 from ..db.reach import Reach
 from ..db.schema import one_line
 from ..exceptions import UnknownTask
-from ..lifecycle import lease, pause, rollup, sweep
+from ..lifecycle import graph, lease, pause, rollup, sweep
+from ..lifecycle.follow import Followed, follow_ended
 from ..lifecycle.recover import writing
 from ..lifecycle.sweep import Swept
 from ..outcomes import Event
@@ -47,6 +48,8 @@ PARK_SECONDS: Final = 5.0
 UNKNOWN_SECONDS: Final = 5.0
 #: How often a process folds the deltas of counts, if there are any: a reader adds up what has not been folded.
 FOLD_SECONDS: Final = 5.0
+#: How often a process looks at some of the jobs that wait for others, whether it was told of them or not.
+FORGOTTEN_SECONDS: Final = 30.0
 #: Deltas in one fold.
 FOLD_BATCH: Final = 5000
 #: Every status is recounted once in this time, one after the other.
@@ -85,6 +88,13 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
         parked = pause.park_paused(using=using, limit=limit)
         return Swept(max(back.touched, parked.touched), queues=back.queues)
 
+    forgotten = Forgotten()
+
+    def graphs(using: str, limit: int) -> Swept:
+        followed = follow_ended(connections[using], limit=limit)
+        old = forgotten.sweep(using, limit)
+        return Swept(followed.touched, followed.events + old.events, followed.queues | old.queues)
+
     def unknown(using: str, limit: int) -> Swept:
         return sweep.give_up_unknown(using=using, grace=settings.unknown_task_grace, limit=limit)
 
@@ -102,6 +112,7 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
         Service("leases", lambda using, limit: lease.lapse(using=using, limit=limit), batch, IDLE_SECONDS),
         Service("stager", lambda using, limit: sweep.stage_due(using=using, limit=limit), batch, IDLE_SECONDS),
         Service("timeouts", late, batch, IDLE_SECONDS),
+        Service("graphs", graphs, batch, IDLE_SECONDS),
         Service("queues", queues, batch, IDLE_SECONDS),
         Service("unknown", unknown, batch, min(IDLE_SECONDS, max(settings.unknown_task_grace, settings.sweep_interval))),
         Service("pruner", prune, settings.prune_batch, PRUNE_SECONDS, PRUNE_REST_SECONDS),
@@ -110,6 +121,22 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
         Service("registry", registry.sweep, batch, IDLE_SECONDS / 2),
     )
     return {service.name: service for service in services}
+
+
+class Forgotten:
+    """Walks through all waiting jobs of graphs, a piece at a time, once in a while."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._next = clock, 0.0
+        self._after: UUID | None = None
+
+    def sweep(self, using: str, limit: int) -> Followed:
+        """Look at the next piece, if its time has come."""
+        if self._clock() < self._next:
+            return Followed()
+        self._next = self._clock() + FORGOTTEN_SECONDS
+        followed, self._after = graph.release_forgotten(using=using, limit=limit, after=self._after)
+        return followed
 
 
 @dataclass(slots=True)
@@ -218,6 +245,7 @@ class Maintenance:
             "leases": pulse.lease is not None and pulse.lease <= 0,
             "stager": pulse.due is not None and pulse.due <= 0,
             "timeouts": pulse.requests or (pulse.late is not None and pulse.late <= 0),
+            "graphs": pulse.ended,
             "rollup": pulse.deltas and self.clock() >= self._next_fold,
             "queues": pulse.resumed or (pulse.paused and self.clock() >= self._next_park),
         }

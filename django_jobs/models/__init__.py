@@ -1,7 +1,8 @@
 """The rows: nouns, and predicates with names on their querysets."""
 
 from .attempt import AttemptOutcome, JobAttempt
-from .job import NEWEST_FIRST, PRIORITY_MAX, PRIORITY_MIN, Job
+from .graph import ON_PARENT_CANCEL, ON_PARENT_FAILURE, Batch, BatchCount, Edge, Ended
+from .job import HOLDS_ITS_KEY, NEWEST_FIRST, PRIORITY_MAX, PRIORITY_MIN, Job
 from .lock import CancelRequest, JobLock, LockKind
 from .queue import Queue
 from .stat import TOTALS, Count, Delta, JobTag
@@ -9,15 +10,22 @@ from .token import ApiToken, IdempotencyKey
 from .worker import Leader, Worker, WorkerKind
 
 __all__ = [
+    "HOLDS_ITS_KEY",
     "NEWEST_FIRST",
+    "ON_PARENT_CANCEL",
+    "ON_PARENT_FAILURE",
     "PRIORITY_MAX",
     "PRIORITY_MIN",
     "TOTALS",
     "ApiToken",
     "AttemptOutcome",
+    "Batch",
+    "BatchCount",
     "CancelRequest",
     "Count",
     "Delta",
+    "Edge",
+    "Ended",
     "IdempotencyKey",
     "Job",
     "JobAttempt",

@@ -22,6 +22,10 @@ def _values(statuses: frozenset[Status]) -> list[str]:
     return sorted(status.value for status in statuses)
 
 
+#: Which jobs hold their unique keys.
+HOLDS_ITS_KEY = Q(status__in=_values(PENDING)) | Q(status="running", unique_until_started=False)
+
+
 class JobQuerySet(models.QuerySet["Job"]):
     """Jobs, with names for the predicates that the rest of the package asks about."""
 
@@ -89,6 +93,23 @@ class Job(models.Model):
     worker = models.CharField(_("worker"), max_length=64, blank=True, default="")
 
     unique_key = models.CharField(_("unique key"), max_length=128, null=True, blank=True)
+    unique_until_started = models.BooleanField(_("unique until started"), default=False)  # else until it has ended
+
+    graph = models.UUIDField(_("graph"), null=True, blank=True, editable=False)
+    on_parent_failure = models.CharField(_("when a parent fails"), max_length=6, blank=True, default="")  # empty: wait
+    on_parent_cancel = models.CharField(_("when a parent is cancelled"), max_length=6, blank=True, default="")  # empty: cancel
+    # No constraint in the database: a foreign key would make every insert lock the batch's row.
+    batch = models.ForeignKey(
+        "django_jobs.Batch",
+        verbose_name=_("batch"),
+        on_delete=models.DO_NOTHING,
+        null=True,
+        blank=True,
+        db_constraint=False,
+        db_index=False,
+        related_name="jobs",
+    )
+    related = models.JSONField(_("related object"), null=True, blank=True)  # {"model": "app.model", "pk": ..., "using": alias}
 
     output = models.JSONField(_("output"), encoder=Encoder, null=True, blank=True)
     progress = models.JSONField(_("progress"), encoder=Encoder, null=True, blank=True)
@@ -159,6 +180,8 @@ class Job(models.Model):
                 condition=Q(start_by__isnull=False, status__in=_values(PENDING)),
             ),
             PartialIndex(fields=["parked", "task", "id"], name="django_jobs_parked", condition=~Q(parked="")),
+            PartialIndex(fields=["graph", "id"], name="django_jobs_in_graph", condition=Q(graph__isnull=False)),
+            PartialIndex(fields=["batch", "id"], name="django_jobs_in_batch", condition=Q(batch__isnull=False)),
         ]
         constraints = [
             models.CheckConstraint(condition=Q(status__in=[status.value for status in Status]), name="django_jobs_job_status"),
@@ -181,7 +204,7 @@ class Job(models.Model):
                 condition=~Q(status="running") | Q(last_token__isnull=False), name="django_jobs_job_running_token"
             ),
             models.CheckConstraint(condition=~Q(queue="") & ~Q(task=""), name="django_jobs_job_names"),
-            PartialUnique(fields=["unique_key"], condition=Q(status__in=_values(LIVE)), name="django_jobs_job_unique"),
+            PartialUnique(fields=["unique_key"], condition=HOLDS_ITS_KEY, name="django_jobs_job_unique"),
         ]
 
     def __str__(self) -> str:

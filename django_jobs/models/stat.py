@@ -75,6 +75,7 @@ class Delta(models.Model):
     queue = models.CharField(_("queue"), max_length=100)
     name = models.CharField(_("name"), max_length=20)
     value = models.BigIntegerField(_("value"))
+    batch_id = models.UUIDField(_("batch"), null=True)
 
     class Meta:
         verbose_name = _("change of a count")

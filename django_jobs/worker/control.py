@@ -29,14 +29,14 @@ from uuid import UUID
 from django.db import DatabaseError, InterfaceError
 
 from django_jobs import db
-from django_jobs.lifecycle.claim import promote
-from django_jobs.lifecycle.fence import Note, tokens_recorded, write_notes
+from django_jobs.lifecycle.fence import Note, promote, tokens_recorded, write_notes
 from django_jobs.lifecycle.record import record
 from django_jobs.lifecycle.recover import unclaim
 from django_jobs.outcomes import Attempt, Event, Finished, HandedBack
 from django_jobs.registry import unknown_note
 from django_jobs.worker.cancels import Stops, heed_cancels
 from django_jobs.worker.claims import Claims
+from django_jobs.worker.followers import Followers
 from django_jobs.worker.hold import Hands, InHand, boottime
 from django_jobs.worker.options import ControlOptions, Counters
 from django_jobs.worker.outage import Outage
@@ -85,6 +85,7 @@ class Control:
             poll=self.options.poll,
             async_tasks=self.async_tasks,
         )
+        self.followers = Followers(self.hands)
         self.draining = False
         self.stopped = threading.Event()
         self._ahead: list[tuple[float, Attempt]] = []  # held, prefetched, not yet promoted
@@ -121,7 +122,8 @@ class Control:
     @property
     def is_idle(self) -> bool:
         """Whether there was nothing to claim at the last look, and nothing is in hand."""
-        return self._connected and self.claims.is_empty and not (self.hands.items or self._to_record or self._later)
+        busy = self.hands.items or self._to_record or self._later or self.followers.is_due
+        return self._connected and self.claims.is_empty and not busy
 
     def woken(self, queue: str, *, first: bool = True) -> None:
         """There is work in `queue`; not `first`: another process of this worker looks first."""
@@ -176,6 +178,7 @@ class Control:
             until = min(until, now + HAND_BACK_SECONDS / 4)
         if self._later:
             until = min(until, self._later[0][0])
+        until = min(until, self.followers.due)
         return max(0.0, until - now)
 
     # -- the connection
@@ -260,20 +263,17 @@ class Control:
         self.counters.cycles += 1
         now = time.monotonic()
         self._collect(now)
-        if self.connection.queries_logged:
-            self.connection.queries_log.clear()
-        events: list[Event] = []
-        done: list[UUID] = []
+        self.connection.queries_log.clear()
+        events, done, later = self.followers.follow(now), list[UUID](), list[tuple[float, Finished]]()
+        if self.followers.released or (self._to_record and not self.listens):
+            self.claims.next_poll = 0.0  # no notification tells of children, or of a follow-up that these jobs have enqueued
         if self._to_record:
             self.hands.begin()
-            if not self.listens:
-                self.claims.next_poll = 0.0  # no notification tells of a follow-up that these jobs have enqueued
             result = record(self.connection, self._to_record, worker_name=self.name)
-            events, done = result.events, result.done + result.fenced
+            events, done = events + result.events, result.done + result.fenced
+            self.followers.told(result.has_ended)
             self._taken([self.hands.items[token] for token in result.fenced if token in self.hands.items])
             later = [(now + LATER_SECONDS, item) for item in result.later]
-        else:
-            later = []
         self._write_notes()
         promoted = self._promote()
         claimed = self.claims.claim(now, self._wanted())
@@ -287,10 +287,10 @@ class Control:
         self._to_record += self.pool.take_finished()
         self._to_record += [item for due, item in self._later if due <= now]
         self._later = [(due, item) for due, item in self._later if due > now]
-        limit = 0.0 if self.draining else HAND_BACK_SECONDS
-        stale = self.pool.take_back(limit)
-        stale += [attempt for since, attempt in self._ahead if self.draining or now - since > limit]
-        self._ahead = [] if self.draining else [(since, a) for since, a in self._ahead if now - since <= limit]
+        limit = -1.0 if self.draining else HAND_BACK_SECONDS
+        stale = self.pool.take_back(max(limit, 0.0))
+        stale += [attempt for since, attempt in self._ahead if now - since > limit]
+        self._ahead = [(since, attempt) for since, attempt in self._ahead if now - since <= limit]
         self._hand_back(stale, "its worker is stopping" if self.draining else "claimed ahead and not begun in time")
 
     def _hand_back(self, attempts: Iterable[Attempt], reason: str, parked: str = "") -> None:

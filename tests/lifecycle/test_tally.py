@@ -239,7 +239,7 @@ def test_a_fold_waits_for_no_enqueue_that_is_not_committed() -> None:
     with other_connection() as other, other.cursor() as cursor:
         db.dialect(other).prepare_session(other, name="test")
         cursor.execute(db.dialect(other).begin_sql)
-        tally.write(cursor, {("a", ">ready"): 1})
+        tally.write(cursor, {("a", ">ready", None): 1})
         assert fold() == 1
         cursor.execute("ROLLBACK")
     assert not Delta.objects.exists()
