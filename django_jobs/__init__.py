@@ -22,10 +22,12 @@ if TYPE_CHECKING:
         JobTimeout,
         Retry,
         Skip,
+        UnknownMethod,
         UnknownTask,
         WaitTimeout,
     )
     from .execution.context import JobContext, current_job
+    from .methods import allow_later, later
     from .results import JobResult
     from .statuses import Status
     from .task import Arguments, JobTask, job
@@ -51,13 +53,16 @@ _HOMES = {
     "Retry": "exceptions",
     "Skip": "exceptions",
     "Status": "statuses",
+    "UnknownMethod": "exceptions",
     "UnknownTask": "exceptions",
     "WaitTimeout": "exceptions",
     "acurrent_user": "users",
+    "allow_later": "methods",
     "as_user": "users",
     "current_job": "execution.context",
     "current_user": "users",
     "job": "task",
+    "later": "methods",
 }
 
 __all__ = [
@@ -77,13 +82,16 @@ __all__ = [
     "Retry",
     "Skip",
     "Status",
+    "UnknownMethod",
     "UnknownTask",
     "WaitTimeout",
     "acurrent_user",
+    "allow_later",
     "as_user",
     "current_job",
     "current_user",
     "job",
+    "later",
 ]
 
 

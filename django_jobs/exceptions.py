@@ -62,6 +62,10 @@ class UnknownTask(JobsError):
     """No task of this name is registered in this process."""
 
 
+class UnknownMethod(JobsError):
+    """A method that `later` may not call: there is none of this name, or it is not marked with `allow_later`."""
+
+
 class RelatedObjectGone(JobsError):
     """A model instance among the arguments no longer exists: a final failure."""
 

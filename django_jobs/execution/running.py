@@ -32,6 +32,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -48,6 +49,15 @@ logger = logging.getLogger("django_jobs.execution")
 
 #: The run that the current code belongs to.
 current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("django_jobs_run", default=None)
+
+
+def retry_also(classes: type[BaseException] | tuple[type[BaseException], ...]) -> None:
+    """Have the run that this code belongs to retried for these exceptions, beside those that its task declares."""
+    run = current_run.get()
+    if run is not None and classes:
+        more = classes if isinstance(classes, tuple) else (classes,)
+        run.plan = replace(run.plan, retry_for=(*run.plan.retry_for, *more))
+
 
 CANCELLED = "cancelled"
 #: The loop that the coroutine runs on is being closed.
