@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .exceptions import (
         Fail,
         InvalidArguments,
+        InvalidGraph,
         InvalidOption,
         InvalidResult,
         InvalidTransition,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from .execution.context import JobContext, current_job
+    from .graphs import GraphResult, Signature, chain, graph, group, split
     from .methods import allow_later, later
     from .results import JobResult
     from .statuses import Status
@@ -39,7 +41,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "Arguments": "task",
     "Fail": "exceptions",
+    "GraphResult": "graphs",
     "InvalidArguments": "exceptions",
+    "InvalidGraph": "exceptions",
     "InvalidOption": "exceptions",
     "InvalidResult": "exceptions",
     "InvalidTransition": "exceptions",
@@ -51,6 +55,7 @@ _HOMES = {
     "JobTimeout": "exceptions",
     "JobsError": "exceptions",
     "Retry": "exceptions",
+    "Signature": "graphs",
     "Skip": "exceptions",
     "Status": "statuses",
     "UnknownMethod": "exceptions",
@@ -59,16 +64,22 @@ _HOMES = {
     "acurrent_user": "users",
     "allow_later": "methods",
     "as_user": "users",
+    "chain": "graphs",
     "current_job": "execution.context",
     "current_user": "users",
+    "graph": "graphs",
+    "group": "graphs",
     "job": "task",
     "later": "methods",
+    "split": "graphs",
 }
 
 __all__ = [
     "Arguments",
     "Fail",
+    "GraphResult",
     "InvalidArguments",
+    "InvalidGraph",
     "InvalidOption",
     "InvalidResult",
     "InvalidTransition",
@@ -80,6 +91,7 @@ __all__ = [
     "JobTimeout",
     "JobsError",
     "Retry",
+    "Signature",
     "Skip",
     "Status",
     "UnknownMethod",
@@ -88,10 +100,14 @@ __all__ = [
     "acurrent_user",
     "allow_later",
     "as_user",
+    "chain",
     "current_job",
     "current_user",
+    "graph",
+    "group",
     "job",
     "later",
+    "split",
 ]
 
 

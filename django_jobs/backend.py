@@ -6,11 +6,11 @@ used.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -22,13 +22,14 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from django.utils import timezone, translation
 
 from . import conf, retry, serializers, signals
+from .calls import call_of
 from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
 from .db.schema import is_without_tables, without_tables
-from .exceptions import InvalidArguments, InvalidOption
+from .exceptions import InvalidArguments, InvalidGraph, InvalidOption, JobDoesNotExist
 from .ids import uuid7s
-from .options import PRIORITY_MAX, PRIORITY_MIN, check_moment, shown
+from .options import PRIORITY_MAX, PRIORITY_MIN, check_moment
 from .queues import check_queue_name
-from .registry import check_is_findable, register
+from .registry import register
 from .results import DJANGO_STATUS, JobResult, from_row
 from .task import JobTask, split_call
 from .users import carried_user, current_identity, current_name
@@ -154,9 +155,7 @@ class JobsBackend(BaseTaskBackend):
 
             def insert_late() -> None:
                 _insert(jobs, template.using)
-                for job, result in zip(jobs, results, strict=True):
-                    object.__setattr__(result, "enqueued_at", job.enqueued_at)
-                _tell(type(self), results)
+                _tell_late(type(self), jobs, results)
 
             transaction.on_commit(insert_late, using=alias)
             return results
@@ -164,6 +163,34 @@ class JobsBackend(BaseTaskBackend):
             _warn_of_other_transaction(template.using)
         _insert(jobs, template.using)
         results = [template.result(job) for job in jobs]
+        _tell(type(self), results)
+        return results
+
+    def store_graph(
+        self, jobs: Sequence[tuple[Template, NewJob]], edges: Sequence[tuple[UUID, UUID]]
+    ) -> list[JobResult[..., Any]]:
+        """Insert the jobs of a graph with its edges (parent, child), all or none, as `enqueue` does; tell the listeners.
+
+        A parent may be stored already. Return the results of the jobs, whose specs have the graph's id from then on. Raises
+        `JobDoesNotExist` for a parent that is nowhere.
+        """
+        new = [job for _, job in jobs]
+        waits_for = {t.commit_alias for t, _ in jobs if t.commit_alias and connections[t.commit_alias].in_atomic_block}
+        if len(waits_for) > 1:
+            raise InvalidGraph(f"The jobs of a graph wait for the commit on several databases: {', '.join(sorted(waits_for))}.")
+        if waits_for:
+            results = [template.result(job) for template, job in jobs]
+
+            def insert_late() -> None:
+                _insert_graph(new, edges, self.using)
+                _tell_late(type(self), new, results)
+
+            transaction.on_commit(insert_late, using=waits_for.pop())
+            return results
+        if len(connections.settings) > 1:
+            _warn_of_other_transaction(self.using)
+        _insert_graph(new, edges, self.using)
+        results = [template.result(job) for template, job in jobs]
         _tell(type(self), results)
         return results
 
@@ -186,8 +213,27 @@ def _insert(jobs: Sequence[NewJob], using: str) -> None:
     """Store `jobs`; where the tables are missing, the error says what to do."""
     from .lifecycle import enqueue
 
-    try:
+    with _explained(using):
         enqueue.insert(jobs, using=using)
+
+
+def _insert_graph(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]], using: str) -> None:
+    """Do the same with jobs that come after others."""
+    from .lifecycle import graph
+    from .models import Job
+
+    try:
+        with _explained(using):
+            graph.insert_graph(jobs, edges, using=using)
+    except Job.DoesNotExist as error:
+        raise JobDoesNotExist(str(error)) from None
+
+
+@contextmanager
+def _explained(using: str) -> Iterator[None]:
+    """Where the tables are missing, have the error say what to do."""
+    try:
+        yield
     except DatabaseError as error:
         if not is_without_tables(error):
             raise
@@ -278,55 +324,6 @@ _COPIED = (
 )
 
 
-class Call:
-    """Checks arguments against the signature of a task's function; most calls without `Signature.bind`, which is slow."""
-
-    __slots__ = ("name", "names", "required", "signature", "total")
-
-    def __init__(self, task: Task[..., Any]) -> None:
-        parameters = list(inspect.signature(task.func).parameters.values())[1 if task.takes_context else 0 :]
-        self.signature = inspect.Signature(parameters)
-        self.name = task.name
-        #: What may be given by name; None: anything.
-        self.names: list[str] | None = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        if any(p.kind == p.VAR_KEYWORD for p in parameters):
-            self.names = None
-        plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        is_simple = len(plain) == len(parameters)
-        self.total = len(plain) if is_simple else -1
-        self.required = sum(1 for p in plain if p.default is p.empty)
-
-    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise `InvalidArguments` unless the function can be called so."""
-        if not kwargs and self.required <= len(args) <= self.total:
-            return
-        try:
-            self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidArguments(f"{self.name}(): {self._unknown(kwargs) or error}.") from None
-
-    def _unknown(self, kwargs: Mapping[str, Any]) -> str:
-        """Return what is wrong with the names, which explains more than what is then missing; empty if nothing is."""
-        names = self.names
-        wrong = [] if names is None else [str(name) for name in kwargs if name not in names]
-        if not wrong or names is None:
-            return ""
-        if near := difflib.get_close_matches(wrong[0], names, 1):
-            return f"got an unexpected keyword argument {shown(wrong[0])} (did you mean {near[0]!r}?)"
-        return f"got an unexpected keyword argument {shown(wrong[0])}: it takes {', '.join(names) if names else 'none'}"
-
-
-_calls: dict[Callable[..., Any], Call] = {}
-
-
-def call_of(task: Task[..., Any]) -> Call:
-    """Return the checker of a task's arguments, made at its first use, which also checks that workers can find the task."""
-    if (call := _calls.get(task.func)) is None:
-        check_is_findable(task)
-        call = _calls[task.func] = Call(task)
-    return call
-
-
 def _aware(moment: datetime) -> datetime:
     """With USE_TZ off, Django takes naive times, in the time zone of the settings."""
     return timezone.make_aware(moment, timezone.get_default_timezone()) if timezone.is_naive(moment) else moment
@@ -348,6 +345,14 @@ def captured_context() -> dict[str, Any]:
         name = f"{capture.__module__}.{capture.__qualname__}"
         context[name] = serializers.to_json(capture(), path=f"CONTEXT: {name}()")
     return context
+
+
+def _tell_late(sender: type[JobsBackend], jobs: Sequence[NewJob], results: Sequence[JobResult[..., Any]]) -> None:
+    """Do what `_tell` does for jobs that were stored after their results had been handed out."""
+    for job, result in zip(jobs, results, strict=True):
+        object.__setattr__(result, "enqueued_at", job.enqueued_at)
+        object.__setattr__(result, "job_status", job.status)
+    _tell(sender, results)
 
 
 def _tell(sender: type[JobsBackend], results: Sequence[JobResult[..., Any]]) -> None:

@@ -38,6 +38,10 @@ class InvalidArguments(JobsError, TypeError):
         super().__init__(message if index is None else f"item {index}: {message}")
 
 
+class InvalidGraph(JobsError, ValueError):
+    """A graph that can't be stored: it is empty, has a cycle, or a node that has no place in it. Nothing was stored."""
+
+
 class InvalidResult(JobsError, TypeError):
     """What a task returned can't be stored as JSON: the attempt fails, once, with this."""
 

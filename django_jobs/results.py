@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 from uuid import UUID
@@ -116,13 +116,14 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
 
     def refresh(self) -> None:
         """Read the job's state again. Raises `TaskResultDoesNotExist` once the job is gone."""
-        self._take(self.task.get_backend().get_result(self.id))
+        self.take(self.task.get_backend().get_result(self.id))
 
     async def arefresh(self) -> None:
         """See `refresh`."""
-        self._take(await self.task.get_backend().aget_result(self.id))
+        self.take(await self.task.get_backend().aget_result(self.id))
 
-    def _take(self, fresh: TaskResult[..., Any]) -> None:
+    def take(self, fresh: TaskResult[..., Any]) -> None:
+        """Take the state from another result of the same job."""
         for name in _REFRESHED:
             object.__setattr__(self, name, getattr(fresh, name))
 
@@ -133,19 +134,21 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         a transaction this is of no use for a job enqueued there: no worker sees it before the commit. Raises TypeError for a
         `timeout` that is no number.
         """
-        deadline, pause = _deadline(timeout), _FIRST_LOOK
-        while not self._look():
+        deadline = deadline_of(timeout)
+        for pause in pauses():
+            if self._look():
+                break
             time.sleep(self._pause(deadline, pause))
-            pause = min(pause * 1.5, _LAST_LOOK)
         self.refresh()
         return self
 
     async def await_result(self, timeout: float | None = None) -> JobResult[P, R]:  # noqa: ASYNC109 - mirrors wait()
         """Do what `wait` does, without blocking the event loop."""
-        deadline, pause = _deadline(timeout), _FIRST_LOOK
-        while not await sync_to_async(self._look)():
+        deadline = deadline_of(timeout)
+        for pause in pauses():
+            if await sync_to_async(self._look)():
+                break
             await asyncio.sleep(self._pause(deadline, pause))
-            pause = min(pause * 1.5, _LAST_LOOK)
         await self.arefresh()
         return self
 
@@ -174,7 +177,7 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         """
         from .lifecycle import control
 
-        _check_text(reason=reason, by=by)
+        check_texts(reason=reason, by=by)
         report = control.cancel([self.job_id], by=by, reason=reason, force=force, using=self.using)
         return self._tell(report, Move.CANCEL, Status.CANCELLED)
 
@@ -185,7 +188,7 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         """
         from .lifecycle import control
 
-        _check_text(reason=reason, by=by)
+        check_texts(reason=reason, by=by)
         report = control.requeue([self.job_id], by=by, reason=reason, using=self.using)
         return self._tell(report, Move.REQUEUE, Status.READY)
 
@@ -208,7 +211,16 @@ class JobResult(_ResultBase[P, R]):  # type: ignore[misc]  # frozen in Django, b
         raise JobsError(f"Job {self.id}: {refusal}")
 
 
-def _deadline(timeout: Any) -> float:
+def pauses() -> Iterator[float]:
+    """Yield the seconds between one look and the next, without end."""
+    pause = _FIRST_LOOK
+    while True:
+        yield pause
+        pause = min(pause * 1.5, _LAST_LOOK)
+
+
+def deadline_of(timeout: Any) -> float:
+    """Return when a wait of `timeout` seconds is over, by the monotonic clock. Raises TypeError."""
     if timeout is None:
         return float("inf")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
@@ -216,7 +228,8 @@ def _deadline(timeout: Any) -> float:
     return time.monotonic() + timeout
 
 
-def _check_text(**texts: Any) -> None:
+def check_texts(**texts: Any) -> None:
+    """Raise TypeError for what is no text."""
     for name, value in texts.items():
         if not isinstance(value, str):
             raise TypeError(f"{name} must be text, not {shown(value)}")

@@ -20,6 +20,7 @@ from .options import UNSET, Unset
 from .registry import autodiscover, find_task, import_errors, register, registered
 
 if TYPE_CHECKING:
+    from .graphs.nodes import Signature
     from .outcomes import Attempt
     from .results import JobResult
 
@@ -216,6 +217,12 @@ class JobTask(_TaskBase[P, R]):
     async def aenqueue_many(self, calls: Iterable[Iterable[Any] | Mapping[str, Any] | Arguments]) -> list[JobResult[P, R]]:
         """See `enqueue_many`."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+    def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Signature:
+        """Return a job to be, with these arguments: what `chain`, `group` and `graph` are made of. Nothing is stored yet."""
+        from .graphs.nodes import Signature
+
+        return Signature(self, args, kwargs)
 
     def _result_for(self, attempt: Attempt) -> JobResult[P, R]:
         """Return the result object of a running attempt, from what the attempt says: no query."""

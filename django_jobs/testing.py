@@ -13,6 +13,7 @@ from . import conf, signals
 from .execution.executor import Executor
 from .lifecycle.claim import QueueFilter, claim
 from .lifecycle.fence import Note, fence_success, write_notes
+from .lifecycle.graph import follow_rest, parent_results
 from .lifecycle.record import record
 from .outcomes import Attempt, Finished
 from .registry import find_task
@@ -55,8 +56,13 @@ class _Drain:
     def __init__(self, using: str | None) -> None:
         self.using = conf.jobs_database() if using is None else using
         self.worker = uuid.uuid4()
-        fence = partial(fence_success, using=self.using)
-        self.executor = _Executor(_Link(self.using), find_task=find_task, database=self.using, fence=fence)
+        self.executor = _Executor(
+            _Link(self.using),
+            find_task=find_task,
+            database=self.using,
+            fence=partial(fence_success, using=self.using),
+            parents=partial(parent_results, using=self.using),
+        )
 
     def claim(self) -> Attempt | None:
         """Claim the next job."""
@@ -77,6 +83,8 @@ class _Drain:
         with transaction.atomic(using=self.using):
             recorded = record(connections[self.using], [finished], worker_name=WORKER_NAME)
         signals.dispatch(recorded.events)
+        if recorded.has_ended:
+            follow_rest(using=self.using)
 
     def raise_interrupt(self) -> None:
         """Raise the KeyboardInterrupt that ended the last job, if one did."""

@@ -6,9 +6,13 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 
 from .. import conf, serializers
 from ..compat import TaskContext
@@ -30,6 +34,9 @@ class Link(Protocol):
         """Store a partial result: JSON, checked already."""
 
 
+#: Returns (id, result) of each parent of a job, in the order in which they were named.
+ParentReader = Callable[[UUID], list[tuple[UUID, Any]]]
+
 if TYPE_CHECKING:
     _TaskContext = TaskContext[..., Any]
 else:
@@ -42,13 +49,15 @@ class JobContext(_TaskContext):
     Every method may be called from any thread that the task started. Once the attempt is over they raise `AttemptLost`.
     """
 
-    __slots__ = ("_link", "_run")
+    __slots__ = ("_link", "_parents", "_read_parents", "_run")
     _link: Link
     _run: Run
+    _parents: list[Any] | None
+    _read_parents: ParentReader | None
 
-    def __init__(self, run: Run, link: Link) -> None:
+    def __init__(self, run: Run, link: Link, read_parents: ParentReader | None = None) -> None:
         # The base class is a frozen dataclass; its one field is computed here when it is first asked for.
-        for name, value in (("_run", run), ("_link", link)):
+        for name, value in (("_run", run), ("_link", link), ("_read_parents", read_parents), ("_parents", None)):
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -81,6 +90,34 @@ class JobContext(_TaskContext):
     def metadata(self) -> dict[str, Any]:
         """The job's metadata."""
         return self._run.attempt.metadata
+
+    @property
+    def parent_results(self) -> list[Any]:
+        """The results of the jobs that this one came after, in the order in which they were named; empty if there are none.
+
+        None for a parent that did not succeed, where this job runs all the same. Read from the database when it is first asked
+        for. Raises `SynchronousOnlyOperation` in a coroutine: there use `aparent_results()`.
+        """
+        if self._parents is None:
+            try:
+                object.__setattr__(self, "_parents", self._read_results())
+            except SynchronousOnlyOperation:
+                raise SynchronousOnlyOperation("In a coroutine, use `await context.aparent_results()`.") from None
+        assert self._parents is not None
+        return self._parents
+
+    async def aparent_results(self) -> list[Any]:
+        """Return what `parent_results` is, without blocking the event loop."""
+        if self._parents is None:
+            object.__setattr__(self, "_parents", await sync_to_async(self._read_results)())
+        return self.parent_results
+
+    def _read_results(self) -> list[Any]:
+        attempt, read = self._run.attempt, self._read_parents
+        if attempt.graph is None or read is None:
+            return []
+        self._check()
+        return [value for _, value in read(attempt.job_id)]
 
     @property
     def is_cancelled(self) -> bool:

@@ -17,7 +17,7 @@ from ..compat import Task
 from ..exceptions import JobsError, UnknownTask
 from ..outcomes import Attempt, Failed, Finished, HandedBack
 from . import announce
-from .context import Link
+from .context import Link, ParentReader
 from .errors import describe
 from .in_thread import run_in_thread
 from .isolation import ProcessRun, reference_to
@@ -37,9 +37,9 @@ class Executor:
     """Runs attempts, in pool threads (`run`) or on an event loop (`arun`); any number at once. One for each process.
 
     `find_task` returns the task of a name, or raises `UnknownTask`; `fence` records the success of an `atomic=True` job in
-    that job's transaction (raises `AttemptLost`); `database` is the alias that holds the jobs. Isolated jobs find both in their
-    own process: there they must be functions of a module, or `functools.partial` of one with named arguments. `isolates` is
-    False in that process.
+    that job's transaction (raises `AttemptLost`); `parents` reads the results of a job's parents; `database` is the alias that
+    holds the jobs. Isolated jobs find these functions in their own process: there they must be functions of a module, or
+    `functools.partial` of one with named arguments. `isolates` is False in that process.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Executor:
         watchdog: Watchdog | None = None,
         database: str | None = None,
         fence: Callable[[Attempt, Any], None] | None = None,
+        parents: ParentReader | None = None,
         board: BoardLike | None = None,
         isolates: bool = True,
     ) -> None:
@@ -57,7 +58,7 @@ class Executor:
         self._database = database
         self._isolates = isolates
         self._watchdog = watchdog if watchdog is not None else Watchdog()
-        self._stage = Stage(link, watchdog=self._watchdog, board=board, database=database, fence=fence)
+        self._stage = Stage(link, watchdog=self._watchdog, board=board, database=database, fence=fence, parents=parents)
         self._plans: dict[str, Plan] = {}
 
     # -- asked by pool and control
@@ -151,6 +152,12 @@ class Executor:
         """Run in a process of its own, with an executor of its own; here it is only watched."""
         attempt, board = run.attempt, self._stage.board
         find_task, fence = reference_to(self._find_task), reference_to(self._stage.fence)
+        order = {
+            "find_task": find_task,
+            "fence": fence,
+            "parents": reference_to(self._stage.parents),
+            "database": self._database,
+        }
         if find_task is None or (run.plan.is_atomic and self._stage.fence is not None and fence is None):
             raise JobsError("isolate=True: this worker's own functions can't be found by another process.")
         run.native_id = self._stage.place.native_id
@@ -160,7 +167,7 @@ class Executor:
             # Its limits are seen to here: nobody needs to kill this whole process for them.
             board.begin(replace(attempt, timeout=None, heartbeat_timeout=None, cpu_timeout=None), run.native_id)
         try:
-            finished = run.execute(self._stage.link, {"find_task": find_task, "fence": fence, "database": self._database})
+            finished = run.execute(self._stage.link, order)
         finally:
             self._stage.runs.pop(attempt.token, None)
             if board is not None:
@@ -170,6 +177,7 @@ class Executor:
         status = self._stage.final_status(run, finished.outcome)
         if status is not None:
             self._stage.fresh_context().run(announce.finished, run, finished.outcome, status)
+            finished.told = status
         return finished
 
 

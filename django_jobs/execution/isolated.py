@@ -88,6 +88,7 @@ def main(read: int, write: int, parent: int) -> None:
         watchdog=Watchdog(cpu_clock=time.CLOCK_PROCESS_CPUTIME_ID),
         database=order["database"],
         fence=None if order["fence"] is None else _imported(order["fence"]),
+        parents=None if order["parents"] is None else _imported(order["parents"]),
         board=pipe,
         isolates=False,
     )

@@ -117,7 +117,7 @@ class Stage:
         if status is not None:
             announce.finished(run, outcome, status)
         logs = "" if run.logs is None else serializers.clean_text(run.logs.text(), conf.jobs_settings().max_log_chars)
-        return Finished(run.attempt, outcome, run.seconds, logs, is_confirmed)
+        return Finished(run.attempt, outcome, run.seconds, logs, is_confirmed, told=status)
 
     def final_status(self, run: Run, outcome: Outcome) -> Status | None:
         """Return the job's final status; None if it will run again."""

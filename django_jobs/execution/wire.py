@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from ..outcomes import Attempt, Cancelled, ErrorInfo, Failed, Finished, HandedBack, Lost, Outcome, RetryAsked, Succeeded, TimedOut
+from ..statuses import Status
 
 _OUTCOMES: Final[dict[str, type[Outcome]]] = {
     cls.__name__: cls for cls in (Succeeded, Failed, RetryAsked, TimedOut, Cancelled, Lost, HandedBack)
@@ -27,8 +28,9 @@ def attempt_to_json(attempt: Attempt) -> dict[str, Any]:
 
 def attempt_from_json(values: dict[str, Any]) -> Attempt:
     """Return the attempt that `attempt_to_json` was given."""
-    for name in ("job_id", "token"):
-        values[name] = UUID(values[name])
+    for name in ("job_id", "token", "graph", "batch"):
+        if values[name] is not None:
+            values[name] = UUID(values[name])
     for name in ("run_after", "enqueued_at", "started_at"):
         if values[name] is not None:
             values[name] = datetime.fromisoformat(values[name])
@@ -45,6 +47,7 @@ def finished_to_json(finished: Finished) -> dict[str, Any]:
         "run_seconds": finished.run_seconds,
         "logs": finished.logs,
         "confirmed_by_task": finished.confirmed_by_task,
+        "told": finished.told,
     }
 
 
@@ -54,7 +57,8 @@ def finished_from_json(attempt: Attempt, values: dict[str, Any]) -> Finished:
     if outcome.get("error") is not None:
         outcome["error"] = ErrorInfo(**outcome["error"])
     made = _OUTCOMES[values["outcome"]](**outcome)
-    return Finished(attempt, made, values["run_seconds"], values["logs"], values["confirmed_by_task"])
+    told = None if values["told"] is None else Status(values["told"])
+    return Finished(attempt, made, values["run_seconds"], values["logs"], values["confirmed_by_task"], told)
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from .. import db, signals, wakeup
 from ..ids import uuid7
 from ..models import Edge, Job
 from ..outcomes import Event
+from ..serializers import from_json
 from ..statuses import FINAL, Move, Status, sources
 from . import tally
 from .enqueue import NewJob, insert
@@ -122,9 +123,13 @@ def _tell(followed: Followed, using: str) -> None:
 
 
 def parent_results(job_id: UUID, *, using: str) -> list[tuple[UUID, Any]]:
-    """Return (id, result) of each parent of the job, in the order in which they were named; None where there is no result."""
-    rows = Edge.objects.using(using).filter(child=job_id).order_by("id").values_list("parent_id", "parent__result")
-    return list(rows)
+    """Return (id, result) of each parent of the job, in the order in which they were named; None where there is no result.
+
+    Results are what the parents' tasks returned, read by the parents' serializers. A parent that was deleted is left out.
+    """
+    edges = Edge.objects.using(using).filter(child=job_id).order_by("id")
+    rows = edges.values_list("parent_id", "parent__result", "parent__serializer")
+    return [(parent, from_json(result, serializer=serializer)) for parent, result, serializer in rows]
 
 
 def hold_back(parents: Sequence[UUID], *, using: str) -> dict[UUID, UUID]:
@@ -178,6 +183,7 @@ def orphan(jobs: Sequence[Job], *, using: str) -> list[Event]:
             cursor.execute(f"DELETE FROM {db.EDGE} WHERE parent_id IN ({marks})", params)
         ids = cancel_waiting(cursor, dialect, cancelled, followed)
         release(cursor, dialect, dict.fromkeys(policies.keys() - cancelled.keys(), ""), followed)
+        followed.write(cursor, dialect)
     below = follow(connection, ids)
     wakeup.wake(using, followed.queues | below.queues)
     return followed.events + below.events
@@ -215,4 +221,5 @@ def release_forgotten(*, using: str, limit: int, after: UUID | None = None) -> t
     with connection.cursor() as cursor:
         for part in db.batches(ids, 500):
             release(cursor, db.dialect(connection), dict.fromkeys(part, ""), followed)
+        followed.write(cursor, db.dialect(connection))
     return followed, ids[-1] if len(ids) == limit else None

@@ -26,6 +26,7 @@ from django_jobs.exceptions import UnknownTask
 from django_jobs.execution.executor import Executor
 from django_jobs.execution.timeouts import Watchdog
 from django_jobs.lifecycle.fence import fence_success
+from django_jobs.lifecycle.graph import parent_results
 from django_jobs.registry import find_task, registered
 from django_jobs.worker import board
 from django_jobs.worker.board import Board
@@ -90,6 +91,7 @@ class Process:
             watchdog=self.watchdog,
             database=self.worker_options.database,
             fence=partial(fence_success, using=self.worker_options.database),
+            parents=partial(parent_results, using=self.worker_options.database),
             board=self.board,
         )
         self.async_tasks = coroutine_tasks() if self.worker_options.async_jobs else frozenset()
