@@ -41,6 +41,8 @@ check(Move.RELEASE, Status.WAITING, Status.READY)
 check(Move.RELEASE, Status.WAITING, Status.SCHEDULED)
 check(Move.CANCEL, Status.WAITING, Status.CANCELLED)
 
+#: Said so that no index serves it: with stale statistics a plan would go through all that waits to find one job by its key.
+_STILL_WAITS: Final = f"status NOT IN ({', '.join(repr(status.value) for status in Status if status != Status.WAITING)})"
 #: Parents `p` that are in the way of a child `c`.
 IN_THE_WAY: Final = (
     "NOT (p.status = 'succeeded'"
@@ -57,6 +59,15 @@ class Followed:
     events: list[Event] = field(default_factory=list)
     queues: set[str] = field(default_factory=set)
     again: bool = False
+    changes: Counter[tally.Key] = field(default_factory=Counter)  # to be counted
+
+    def write(self, cursor: Any, dialect: db.Dialect) -> None:
+        """Count what was done, once for many levels of a graph, and forget what was asked about jobs that are cancelled now."""
+        tally.write(cursor, self.changes)
+        self.changes.clear()
+        for part in db.batches([event.job_id for event in self.events], _BATCH):
+            marks, params = dialect.marks(part)
+            cursor.execute(f"DELETE FROM {db.CANCEL} WHERE job_id IN ({marks})", params)
 
 
 @dataclass(slots=True)
@@ -100,24 +111,24 @@ def follow(connection: BaseDatabaseWrapper, parents: Iterable[UUID]) -> Followed
                 break
             part, todo = todo[:_BATCH], todo[_BATCH:]
             todo += _follow_part(cursor, dialect, part, followed)
+        followed.write(cursor, dialect)
     return followed
 
 
 def _follow_part(cursor: Any, dialect: db.Dialect, parents: Sequence[UUID], followed: Followed) -> list[UUID]:
     """Deal with the children of `parents`; return those that were cancelled."""
     marks, params = dialect.marks(parents)
-    cursor.execute(
-        "SELECT c.id, p.id, p.status, c.on_parent_failure, c.on_parent_cancel"
-        f" FROM {db.EDGE} e JOIN {db.JOB} p ON p.id = e.parent_id JOIN {db.JOB} c ON c.id = e.child_id"
-        f" WHERE e.parent_id IN ({marks}) AND c.status = 'waiting' ORDER BY c.id, p.id",
-        params,
-    )
+    cursor.execute(f"SELECT parent_id, child_id FROM {db.EDGE} WHERE parent_id IN ({marks}) ORDER BY id", params)
+    edges = [(dialect.to_uuid(parent), dialect.to_uuid(child)) for parent, child in cursor.fetchall()]
+    jobs = _read(cursor, dialect, {job for edge in edges for job in edge})
     was_again, followed.again = followed.again, False
     lost: dict[UUID, str] = {}
     others: dict[UUID, str] = {}
-    for child, parent, status, on_failure, on_cancel in cursor.fetchall():
-        child, parent = dialect.to_uuid(child), dialect.to_uuid(parent)
-        why = f"its parent {parent} {_ENDED.get(status, 'is ' + status)}"
+    for parent, child in edges:
+        if parent not in jobs or child not in jobs or jobs[child][0] != Status.WAITING:
+            continue
+        status, (_, on_failure, on_cancel) = jobs[parent][0], jobs[child]
+        why = f"its parent {parent} {_ENDED.get(Status(status), '')}"
         policy = (on_cancel or "cancel") if status == Status.CANCELLED else (on_failure or "wait")
         if status in _ENDED and policy == "cancel":
             lost.setdefault(child, f"cancelled: {why}")
@@ -136,6 +147,16 @@ def _follow_part(cursor: Any, dialect: db.Dialect, parents: Sequence[UUID], foll
     return cancelled
 
 
+def _read(cursor: Any, dialect: db.Dialect, ids: Iterable[UUID]) -> dict[UUID, tuple[str, str, str]]:
+    """Return (status, on_parent_failure, on_parent_cancel) of these jobs, by key: a join might be planned over all that waits."""
+    found: dict[UUID, tuple[str, str, str]] = {}
+    for part in db.batches(sorted(ids), _BATCH):
+        marks, params = dialect.marks(part)
+        cursor.execute(f"SELECT id, status, on_parent_failure, on_parent_cancel FROM {db.JOB} WHERE id IN ({marks})", params)
+        found |= {dialect.to_uuid(job): (status, failure, cancel) for job, status, failure, cancel in cursor.fetchall()}
+    return found
+
+
 _ENDED: Final = {Status.FAILED: "has failed", Status.TIMED_OUT: "has timed out", Status.CANCELLED: "was cancelled"}
 
 
@@ -151,7 +172,10 @@ def blocked(cursor: Any, dialect: db.Dialect, children: Sequence[UUID]) -> dict[
 
 
 def release(cursor: Any, dialect: db.Dialect, children: Mapping[UUID, str], followed: Followed) -> None:
-    """Release those of `children` that nothing is in the way of; `children` says why the others wait, where that is new."""
+    """Release those of `children` that nothing is in the way of; `children` says why the others wait, where that is new.
+
+    The caller writes `followed`, as for `cancel_waiting`.
+    """
     if not children:
         return
     waiting = blocked(cursor, dialect, list(children))
@@ -163,7 +187,7 @@ def release(cursor: Any, dialect: db.Dialect, children: Mapping[UUID, str], foll
     for child in waiting:
         if child in locked and children[child]:
             cursor.execute(
-                f"UPDATE {db.JOB} SET reason = %s WHERE id = %s AND status = 'waiting'",
+                f"UPDATE {db.JOB} SET reason = %s WHERE id = %s AND {_STILL_WAITS}",
                 [children[child][:500], dialect.uuid(child)],
             )
     _make_ready(cursor, dialect, [locked[child] for child in free if child not in still], followed)
@@ -179,12 +203,12 @@ def _make_ready(cursor: Any, dialect: db.Dialect, children: Sequence[_Child], fo
     cursor.execute(
         f"UPDATE {db.JOB}{dialect.by_key} SET status = CASE WHEN run_after > {now} THEN 'scheduled' ELSE 'ready' END,"
         f" due_at = CASE WHEN run_after IS NULL THEN {now} ELSE {latest}(run_after, {now}) END, reason = ''"
-        f" WHERE id IN ({marks}) AND status = 'waiting'",
+        f" WHERE id IN ({marks}) AND {_STILL_WAITS}",
         params,
     )
     cursor.execute(f"SELECT id, status FROM {db.JOB} WHERE id IN ({marks})", params)
     now_are = {dialect.to_uuid(row[0]): row[1] for row in cursor.fetchall()}
-    tally.write(cursor, Counter((c.queue, move_name(Status.WAITING, now_are[c.id]), c.batch) for c in children))
+    followed.changes.update((child.queue, move_name(Status.WAITING, now_are[child.id]), child.batch) for child in children)
     followed.queues |= {child.queue for child in children if now_are[child.id] == Status.READY}
 
 
@@ -200,15 +224,15 @@ def cancel_waiting(cursor: Any, dialect: db.Dialect, children: Mapping[UUID, str
         marks, params = dialect.marks(child.id for child in members)
         cursor.execute(
             f"UPDATE {db.JOB}{dialect.by_key} SET status = 'cancelled', reason = %s, finished_at = {dialect.now_sql},"
-            f" prune_at = {'%s' if keep is None else dialect.now_plus()} WHERE id IN ({marks}) AND status = 'waiting'",
+            f" prune_at = {'%s' if keep is None else dialect.now_plus()} WHERE id IN ({marks}) AND {_STILL_WAITS}",
             [reason, keep, *params],
         )
-        cursor.execute(f"DELETE FROM {db.CANCEL} WHERE job_id IN ({marks})", params)
         for child in members:
             followed.events.append(
                 Event("job_cancelled", child.id, child.task, child.queue, Status.CANCELLED, backend=child.backend, reason=reason)
             )
-    tally.write(cursor, Counter((c.queue, move_name(Status.WAITING, Status.CANCELLED), c.batch) for c in locked))
+    move = move_name(Status.WAITING, Status.CANCELLED)
+    followed.changes.update((child.queue, move, child.batch) for child in locked)
     return [child.id for child in locked]
 
 
