@@ -460,6 +460,21 @@ def test_a_graph_may_wait_for_a_commit() -> None:
     assert values(result) == [1, ["b", [1]]]
 
 
+@job(takes_context=True)
+def add_follow_up(context: Any) -> str:
+    made = graph()
+    made.add(note.s("after"), after=[context.task_result])
+    made.enqueue()
+    return "before"
+
+
+@pytest.mark.django_db
+def test_a_running_job_may_add_what_comes_after_itself() -> None:
+    add_follow_up.enqueue()
+    assert run_jobs() == 2
+    assert Job.objects.get(task=note.module_path).result == ["after", ["before"]]
+
+
 # -- parents' results
 
 
@@ -709,7 +724,12 @@ def test_b43_what_a_parents_end_means_for_its_children(shape: str, policy: dict[
         BAD.clear()
         result[first].requeue()
         run_jobs()
-        if policy.get("on_parent_failure") != "cancel":
+        if policy.get("on_parent_failure") == "cancel":
+            assert {result.statuses()[one.job_id].value for one in after} == {"cancelled"}, "the docs say so"
+            assert result.requeue_failed(with_cancelled=True).refused == {}
+            run_jobs()
+            assert set(statuses(result)) == {"succeeded"}
+        else:
             assert set(statuses(result)) == {"succeeded"}
             assert [LEDGER.count(name) for name in "BC" if shape == "chain"] == ([1, 1] if shape == "chain" else [])
             assert shape == "chain" or LEDGER.count("F") == 1

@@ -125,12 +125,16 @@ class GraphResult:
         ids = [job for job, status in self.statuses().items() if status not in FINAL]
         return control.cancel(ids, by=by, reason=reason, force=force, using=self.using)
 
-    def requeue_failed(self, reason: str = "", *, by: str = "") -> Report:
-        """Run all jobs that have failed or timed out again, and return what was done, job by job. See `JobResult.requeue`."""
+    def requeue_failed(self, reason: str = "", *, by: str = "", with_cancelled: bool = False) -> Report:
+        """Run all jobs that have failed or timed out again, and return what was done, job by job. See `JobResult.requeue`.
+
+        `with_cancelled`: and those that were cancelled, as children of such jobs are by the policy "cancel".
+        """
         from ..lifecycle import control
 
         check_texts(reason=reason, by=by)
-        ids = [job for job, status in self.statuses().items() if status in _FAILED]
+        chosen = _FAILED | {Status.CANCELLED} if with_cancelled else _FAILED
+        ids = [job for job, status in self.statuses().items() if status in chosen]
         return control.requeue(ids, by=by, reason=reason, using=self.using)
 
     async def arefresh(self) -> None:
@@ -145,9 +149,9 @@ class GraphResult:
         """See `cancel`."""
         return await sync_to_async(self.cancel)(reason, by=by, force=force)
 
-    async def arequeue_failed(self, reason: str = "", *, by: str = "") -> Report:
+    async def arequeue_failed(self, reason: str = "", *, by: str = "", with_cancelled: bool = False) -> Report:
         """See `requeue_failed`."""
-        return await sync_to_async(self.requeue_failed)(reason, by=by)
+        return await sync_to_async(self.requeue_failed)(reason, by=by, with_cancelled=with_cancelled)
 
     def _parts(self) -> Iterator[list[UUID]]:
         for start in range(0, len(self.results), _CHUNK):
