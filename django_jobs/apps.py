@@ -20,9 +20,10 @@ class DjangoJobsConfig(AppConfig):
 
         Have the declared queues made after each migration.
         """
-        from . import checks  # noqa: F401
+        from . import checks, hooks, signals  # noqa: F401
         from .lifecycle.declare import after_migrate
         from .task import autodiscover
 
         post_migrate.connect(after_migrate, sender=self, dispatch_uid="django_jobs.declare")
+        signals.tell_ends_by(hooks.tell_end)
         autodiscover()

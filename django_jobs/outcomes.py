@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from .statuses import Status
+from .statuses import FINAL, Status
 
 
 @dataclass(slots=True)
@@ -136,6 +136,7 @@ class Finished:
     run_seconds: float | None = None  # monotonic; None if the function never began
     logs: str = ""  # lines of context.log(), capped
     confirmed_by_task: bool = False  # `atomic=True`: the executor committed `succeeded` itself, control only clears the lock
+    told: Status | None = None  # the end that the executor has told the task's hooks of
 
 
 @dataclass(slots=True, frozen=True)
@@ -152,3 +153,9 @@ class Event:
     run_seconds: float | None = None
     error: ErrorInfo | None = None
     reason: str = ""
+    told: bool = False  # the task's hooks know of this end already
+
+    @property
+    def is_untold_end(self) -> bool:
+        """Whether the job has ended, and nobody has told the task's hooks."""
+        return not self.told and self.status in FINAL

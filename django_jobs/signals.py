@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,16 +69,27 @@ EVENTS: Final[Mapping[str, Signal]] = MappingProxyType(
 )
 
 
+_tell_end: Callable[[Event], None] | None = None
+
+
+def tell_ends_by(function: Callable[[Event], None]) -> None:
+    """Have `function` called, after the listeners, with each event of an end that no executor has told a task's hooks of."""
+    global _tell_end
+    _tell_end = function
+
+
 def has_listeners(name: str) -> bool:
     """Whether anybody may be listening to this event: lets callers skip building what nobody reads."""
     return bool(EVENTS[name].receivers)
 
 
 def dispatch(events: Iterable[Event], *, sender: Any = None) -> None:
-    """Tell the listeners of each event, in order. Never raises an `Exception`."""
+    """Tell the listeners of each event, in order, and the task's hooks where nobody has. Never raises an `Exception`."""
     for event in events:
         if EVENTS[event.name].receivers:
             send(event.name, sender, event=event, job_id=event.job_id)
+        if event.is_untold_end and _tell_end is not None:
+            _tell_end(event)
 
 
 def send(name: str, sender: Any = None, /, **kwargs: Any) -> None:
@@ -103,17 +115,29 @@ def call_listeners(signal: Signal, sender: Any, name: str, /, **kwargs: Any) -> 
 def _call(
     receiver: Callable[..., Any], name: str, signal: Signal, sender: Any, kwargs: dict[str, Any], *, shown: Any = None
 ) -> None:
+    error = guarded(partial(receiver, signal=signal, sender=sender, **kwargs))
+    if error is not None:
+        _log(name, shown or receiver, kwargs, error)
+
+
+def guarded(function: Callable[[], Any]) -> BaseException | None:
+    """Call `function`, code of the site; return what it raised, None if nothing.
+
+    What it broke in a database transaction that was open is rolled back; one that it opened and left is taken back.
+    """
     before = [(connection, connection.autocommit) for connection in connections.all(initialized_only=True)]
+    raised: BaseException | None = None
     try:
         with ExitStack() as stack:
             for connection, autocommit in before:
                 if connection.in_atomic_block or (connection.connection is not None and not autocommit):
                     _guard(connection, stack)
-            receiver(signal=signal, sender=sender, **kwargs)
+            function()
     except (Exception, SystemExit, GeneratorExit) as error:
-        _log(name, shown or receiver, kwargs, error)
+        raised = error
     for connection, autocommit in before:
         _tidy(connection, autocommit)
+    return raised
 
 
 def _guard(connection: BaseDatabaseWrapper, stack: ExitStack) -> None:

@@ -29,7 +29,9 @@ def cancel_locked(jobs: Sequence[Job], *, using: str, reason: str) -> list[Event
     now = db.server_now(connections[using])
     finish(jobs, using, Move.CANCEL, Status.CANCELLED, now, reason)
     forget_requests(using, [job.id for job in jobs])
-    return [event("job_cancelled", job, Status.CANCELLED, reason) for job in jobs]
+    # Whoever acknowledges a failure cancels a job whose hook was called when it failed.
+    known = (Status.FAILED, Status.TIMED_OUT)
+    return [event("job_cancelled", job, Status.CANCELLED, reason, told=job.status in known) for job in jobs]
 
 
 def finish(jobs: Sequence[Job], using: str, move: Move, status: Status, now: datetime, reason: str) -> None:

@@ -360,4 +360,5 @@ def _event(name: str, item: Finished, status: Status, reason: str = "") -> Event
         run_seconds=item.run_seconds,
         error=error_of(item),
         reason=reason,
+        told=item.told == status,
     )

@@ -93,7 +93,7 @@ def said(verb: str, by: str, reason: str) -> str:
     return clean_text(f"{text}: {reason}" if reason else text, _MAX_REASON)
 
 
-def event(name: str, job: Job, status: Status, reason: str = "", *, error: ErrorInfo | None = None) -> Event:
+def event(name: str, job: Job, status: Status, reason: str = "", *, error: ErrorInfo | None = None, told: bool = False) -> Event:
     """Return the event that `job`, as it was read, became `status`."""
     return Event(
         name=name,
@@ -105,4 +105,5 @@ def event(name: str, job: Job, status: Status, reason: str = "", *, error: Error
         attempt=job.starts,
         error=error,
         reason=reason,
+        told=told,
     )

@@ -65,7 +65,7 @@ class Supervisor:
         self._idle_since: float | None = None
         self._stop = threading.Event()
         self._signalled = threading.Event()
-        self.teller = Teller(hooks=True)
+        self.teller = Teller()
         self.reach = Reach()
         self.recovery = Recovery(
             alias=options.database,
