@@ -87,11 +87,13 @@ def check_context() -> Iterator[CheckMessage]:
 
 @_own
 def check_paths() -> Iterator[CheckMessage]:
-    """Tell what VISIBLE_TO and the settings of the API name and can't be imported: lists and requests would fail with it."""
+    """Tell what VISIBLE_TO, the settings of the API and queues' `retry_for` name and can't be imported."""
     settings_read = conf.readable_settings()
     named = [("VISIBLE_TO", path) for path in [settings_read.visible_to] if isinstance(path, str)]
     named += [("API_AUTHENTICATION", path) for path in settings_read.api_authentication]
     named += [("API_THROTTLES", path) for path in settings_read.api_throttles]
+    for queue, options in settings_read.queues.items():
+        named += [(f"QUEUES['{queue}']['retry_for']", path) for path in options.retry_for or ()]
     for setting, path in named:
         try:
             found = import_string(path)

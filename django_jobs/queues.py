@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from .exceptions import InvalidOption
@@ -44,6 +44,7 @@ class QueueOptions:
     backoff: Any = None
     retention: Mapping[str, float | None] | None = None
     is_http: bool | None = None
+    retry_for: tuple[str, ...] | None = None  # dotted paths of exception classes; said in code only, no row has it
 
     def over(self, other: QueueOptions) -> QueueOptions:
         """Return these options, with those of `other` where these say nothing."""
@@ -54,7 +55,12 @@ class QueueOptions:
             backoff=other.backoff if self.backoff is None else self.backoff,
             retention={**(other.retention or {}), **(self.retention or {})} or None,
             is_http=other.is_http if self.is_http is None else self.is_http,
+            retry_for=other.retry_for if self.retry_for is None else self.retry_for,
         )
+
+
+#: Options that a queue's row has, too.
+OF_ROWS: Final = tuple(item.name for item in fields(QueueOptions) if item.name != "retry_for")
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,11 @@ def test_context_functions_that_are_not_there(settings: Any, path: str) -> None:
     assert told()["E004"].msg.startswith(f"CONTEXT[1]: {path!r}")
 
 
+def test_exceptions_of_a_queue_that_are_not_there(settings: Any) -> None:
+    settings.DJANGO_JOBS = {"QUEUES": {"net": {"retry_for": ["builtins.OSError", "no.such.Error"]}}}
+    assert told()["E012"].msg.startswith("QUEUES['net']['retry_for']: 'no.such.Error'")
+
+
 # --- TASKS ---
 
 

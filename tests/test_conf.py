@@ -172,12 +172,13 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             "QUEUES",
             {
                 "p.": {},
-                "mail": {"timeot": 1, "timeout": "soon", "max_attempts": 0, "retention": {"failed": "x", "no": 1}},
+                "mail": {"timeot": 1, "timeout": "soon", "max_attempts": 0, "retention": {"failed": "x", "no": 1}, "retry_for": 5},
                 "x": 5,
             },
             [
                 "QUEUES", "QUEUES['mail']", "QUEUES['mail']['timeout']", "QUEUES['mail']['max_attempts']",
-                "QUEUES['mail']['retention']['failed']", "QUEUES['mail']['retention']", "QUEUES['x']",
+                "QUEUES['mail']['retention']['failed']", "QUEUES['mail']['retention']", "QUEUES['mail']['retry_for']",
+                "QUEUES['x']",
             ],
         ),
         ("RETENTION", {"failed": "never", "finished": 1}, ["RETENTION['failed']", "RETENTION"]),

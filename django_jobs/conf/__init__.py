@@ -26,7 +26,16 @@ from .backends import (
     retention_seconds,
     routed_database,
 )
-from .settings import JobsSettings, Problem, context_pairs, jobs_settings, problems, readable_settings, visible_to
+from .settings import (
+    JobsSettings,
+    Problem,
+    context_pairs,
+    jobs_settings,
+    problems,
+    queue_retry_for,
+    readable_settings,
+    visible_to,
+)
 
 __all__ = [
     "BACKEND_PATH",
@@ -44,6 +53,7 @@ __all__ = [
     "jobs_settings",
     "parse_duration",
     "problems",
+    "queue_retry_for",
     "read_options",
     "readable_settings",
     "reset",

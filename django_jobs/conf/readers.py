@@ -247,6 +247,7 @@ _QUEUE_READERS: Final[Mapping[str, Reader]] = {
     "backoff": backoff,
     "retention": retention,
     "is_http": flag,
+    "retry_for": paths,
 }
 
 

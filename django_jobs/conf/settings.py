@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 
 from ..durations import format_duration
 from ..exceptions import InvalidOption
-from ..queues import QueueOptions
+from ..queues import QueueOptions, lineage
 from ..retry import EXPONENTIAL
 from . import readers
 
@@ -183,9 +183,20 @@ def visible_to() -> Callable[[Any, Any], Any] | None:
     return import_string(hook) if isinstance(hook, str) else hook
 
 
+@cache
+def queue_retry_for(queue: str) -> tuple[type[BaseException], ...]:
+    """Return the exceptions that are retried in `queue` where the task names none: the nearest declared queue's `retry_for`."""
+    declared = jobs_settings().queues
+    for name in lineage(queue):
+        if name in declared and (paths := declared[name].retry_for) is not None:
+            return tuple(import_string(path) for path in paths)
+    return ()
+
+
 def forget() -> None:
     """Forget what was read: the next caller reads the settings and the environment again."""
     global _current
     _current = None
     context_pairs.cache_clear()
     visible_to.cache_clear()
+    queue_retry_for.cache_clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from .. import retry, serializers
+from .. import conf, retry, serializers
 from ..durations import parse_duration
 from ..exceptions import (
     AttemptLost,
@@ -19,7 +19,6 @@ from ..exceptions import (
 )
 from ..outcomes import Cancelled, ErrorInfo, Failed, HandedBack, Outcome, RetryAsked, Succeeded, TimedOut
 from .errors import class_path, describe
-from .plan import Plan
 from .running import CANCELLED, STOPPED, Run, Stop
 
 logger = logging.getLogger("django_jobs.execution")
@@ -79,7 +78,7 @@ def _raised(run: Run, error: BaseException) -> Outcome:
             return Failed(describe(error))
     if retry.is_database_conflict(error):
         return Failed(describe(error), final=False, delay=retry.DATABASE_CONFLICT_DELAY)
-    if _is_listed(error, run.plan):
+    if _is_listed(error, run):
         return Failed(describe(error), final=False, delay=_delay(run, error))
     return Failed(describe(error))
 
@@ -92,11 +91,11 @@ def _text(value: object) -> str:
         return f"<this {type(value).__name__} can't be shown: its __str__ raised {type(problem).__name__}>"
 
 
-def _is_listed(error: BaseException, plan: Plan) -> bool:
+def _is_listed(error: BaseException, run: Run) -> bool:
     try:
-        return bool(plan.retry_for) and isinstance(error, plan.retry_for)
+        return isinstance(error, run.plan.retry_for or conf.queue_retry_for(run.attempt.queue))
     except Exception:
-        logger.exception("retry_for of the task %s can't be used.", plan.task.module_path)
+        logger.exception("retry_for of the task %s, or of its queue, can't be used.", run.attempt.task)
         return False
 
 

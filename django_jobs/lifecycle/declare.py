@@ -7,7 +7,7 @@ stands before the setting. No row is ever deleted for want of a declaration.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import connections
@@ -15,7 +15,7 @@ from django.db import connections
 from ..conf import jobs_aliases, jobs_settings, routed_database
 from ..conf.backends import backend_options
 from ..models import Queue
-from ..queues import QueueOptions
+from ..queues import OF_ROWS
 
 logger = logging.getLogger("django_jobs")
 
@@ -41,10 +41,10 @@ def sync_queues(*, using: str) -> Synced:
             continue
         if row.name not in synced.created:
             synced.kept.append(row.name)
-        for option in fields(QueueOptions):
-            of_row, of_setting = getattr(row, option.name), getattr(declared[row.name], option.name)
+        for option in OF_ROWS:
+            of_row, of_setting = getattr(row, option), getattr(declared[row.name], option)
             if of_row is not None and of_setting is not None and of_row != of_setting:
-                synced.overridden[row.name, option.name] = (of_row, of_setting)
+                synced.overridden[row.name, option] = (of_row, of_setting)
     return synced
 
 

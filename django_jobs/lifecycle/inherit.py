@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Final
 
 from django.core.signals import setting_changed
@@ -17,7 +16,7 @@ from django.db.models.signals import post_delete, post_migrate, post_save
 
 from .. import conf
 from ..models import Queue
-from ..queues import JobOptions, QueueOptions
+from ..queues import OF_ROWS, JobOptions, QueueOptions
 
 #: How long a process may go on with settings of queues that were changed in another.
 CACHE_SECONDS: Final = 5.0
@@ -54,9 +53,8 @@ class _Cache:
         kept = self._kept.get(using)
         if kept is not None and now < kept.until:
             return kept
-        names = [item.name for item in fields(QueueOptions)]
-        rows = Queue.objects.using(using).values_list("name", *names)
-        declared = Declared({name: QueueOptions(*values) for name, *values in rows}, now + CACHE_SECONDS)
+        rows = Queue.objects.using(using).values("name", *OF_ROWS)
+        declared = Declared({row.pop("name"): QueueOptions(**row) for row in rows}, now + CACHE_SECONDS)
         # Queues changed within a transaction that may yet be rolled back: don't keep what was read in one.
         if not connections[using].in_atomic_block or now - self._changed > CACHE_SECONDS:
             with self._lock:
