@@ -15,6 +15,7 @@ from ..conf import jobs_database
 from ..models import AttemptOutcome, CancelRequest, Job, JobAttempt, JobLock, Worker
 from ..statuses import Status
 from . import display, tracebacks
+from .drawing import draw
 from .verbs import VERBS
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ _JSON: Final = {"tags", "metadata", "retention", "backoff"}
 
 
 def page_context(admin: JobAdmin, request: HttpRequest, job: Job, *, shows_payload: bool) -> dict[str, Any]:
-    """Return what the template shows. Four queries, however much the job has been through."""
+    """Return what the template shows. Four queries, however much the job has been through; for one of a graph a few more."""
     using = jobs_database()
     attempts = list(JobAttempt.objects.using(using).filter(job_id=job.pk).order_by("-number")[: MAX_ATTEMPTS_SHOWN + 1])
     lock = JobLock.objects.using(using).filter(job_id=job.pk).first()
@@ -77,6 +78,7 @@ def page_context(admin: JobAdmin, request: HttpRequest, job: Job, *, shows_paylo
         "has_more_attempts": len(attempts) > MAX_ATTEMPTS_SHOWN,
         "shown_attempts": MAX_ATTEMPTS_SHOWN,
         "lock": lock and _lock(admin, lock, holder),
+        "graph": draw(admin, job, request.user),
         "requests": list(CancelRequest.objects.using(using).filter(job_id=job.pk).order_by("-pk")[:10]),
         "buttons": [
             {"verb": verb, "url": admin.url("act", verb.name)}
