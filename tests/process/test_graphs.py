@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_jobs import chain, graph
+from django_jobs import chain, graph, group
 from django_jobs.lifecycle.claim import QueueFilter, claim
 from django_jobs.lifecycle.record import record
 from django_jobs.models import Edge, Ended, Job
@@ -32,6 +32,12 @@ def test_a_chain_hops_within_a_tenth_of_a_second(start: Start, ledger: Ledger) -
     assert starts == sorted(starts)
     hops = [later - earlier for earlier, later in pairwise(starts)]
     assert statistics.median(hops) < 0.1, hops
+
+
+def test_results_of_parents_reach_threads_coroutines_transactions_and_processes_of_their_own(start: Start) -> None:
+    start("--processes=1", "--threads=2", POLL_INTERVAL=2).works(1)
+    result = chain(group(jobs.add.s(1, 2), jobs.add.s(3, 4)), jobs.aheirs.s(), jobs.heirs_at_once.s(), jobs.heirs.s()).enqueue()
+    assert [row.result for row in ended(*result)] == [3, 7, [3, 7], [[3, 7]], [[[3, 7]]]]
 
 
 @pytest.mark.promise

@@ -361,3 +361,15 @@ def burn(context, how: str) -> None:
 def heirs(context) -> list[Any]:
     """Return what the parents have returned."""
     return context.parent_results
+
+
+@job(takes_context=True)
+async def aheirs(context) -> list[Any]:
+    """Do the same as a coroutine."""
+    return await context.aparent_results()
+
+
+@job(takes_context=True, atomic=True)
+def heirs_at_once(context) -> list[Any]:
+    """Do the same in the job's own transaction."""
+    return context.parent_results

@@ -77,7 +77,8 @@ class GraphModel:
     def follow(self, ended: Collection[int]) -> None:
         """Deal with the children of jobs that have ended, and with theirs."""
         while ended:
-            lost, others = set(), set()
+            lost: set[int] = set()
+            others: set[int] = set()
             for parent in ended:
                 for child in self.children(parent):
                     if self.status[child] != "waiting":
