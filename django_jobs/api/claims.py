@@ -21,6 +21,7 @@ from . import values
 from .base import JobsView
 from .errors import ApiError, not_found
 from .longpoll import hub
+from .presence import is_gone
 from .rendering import time_text
 from .serializers import render_claimed
 
@@ -49,12 +50,12 @@ class ClaimView(JobsView):
         if not found:
             self._check_is_http(name)
             if wait:
-                found = self._wait(name, limit, wait, worker, headers)
+                found = self._wait(request, name, limit, wait, worker, headers)
         if not found:
             return Response(status=204, headers=headers)
         return Response({"jobs": leased_jobs(found, self.using)})
 
-    def _wait(self, name: str, limit: int, wait: float, worker: str, headers: dict[str, str]) -> list[Lease]:
+    def _wait(self, request: Request, name: str, limit: int, wait: float, worker: str, headers: dict[str, str]) -> list[Lease]:
         end = time.monotonic() + wait
         waiting = hub(self.using)
         with waiting.waiting(name) as waiter:
@@ -63,9 +64,12 @@ class ClaimView(JobsView):
                 return []
             # Once more, now that whatever comes is told.
             found = claim_http(name, limit=limit, worker=worker, using=self.using)
+            is_left = False
             while not found and waiting.wait(waiter, end - time.monotonic()):
+                if is_left := is_gone(request._request.META):
+                    break
                 found = claim_http(name, limit=limit, worker=worker, using=self.using)
-        if found:
+        if found or is_left:
             waiting.wake(name)  # there may be more, for others
         return found
 

@@ -74,6 +74,13 @@ class Dialect:
         `by_key`: its statements find their rows by index, whatever the statistics say.
         """
 
+    def wait_at_most(self, connection: BaseDatabaseWrapper, seconds: float) -> str:
+        """Bound each wait for another transaction's lock, in the open transaction. Return what there was, for `wait_again`."""
+        return ""
+
+    def wait_again(self, connection: BaseDatabaseWrapper, before: str) -> None:
+        """Undo `wait_at_most`."""
+
     def options(self) -> dict[str, Any]:
         """Return connection options for the control connection, laid over the project's own."""
         return {}

@@ -61,6 +61,17 @@ class MySQL(Dialect):
                 else "SET SESSION innodb_lock_wait_timeout = 1, wait_timeout = 15, tx_isolation = 'READ-COMMITTED'"
             )
 
+    def wait_at_most(self, connection: BaseDatabaseWrapper, seconds: float) -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout")
+            before = str(cursor.fetchone()[0])
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", [max(1, round(seconds))])
+            return before
+
+    def wait_again(self, connection: BaseDatabaseWrapper, before: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", [int(before)])
+
     def session_id(self, connection: BaseDatabaseWrapper) -> int | None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT CONNECTION_ID()")

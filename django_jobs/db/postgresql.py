@@ -65,6 +65,17 @@ class PostgreSQL(Dialect):
             # PostgreSQL 17 has a bound on whole transactions, too; older versions do not know the name.
             cursor.execute("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'")
 
+    def wait_at_most(self, connection: BaseDatabaseWrapper, seconds: float) -> str:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [f"{int(seconds * 1000)}ms"]
+            )
+            return str(cursor.fetchone()[0])
+
+    def wait_again(self, connection: BaseDatabaseWrapper, before: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
     def session_id(self, connection: BaseDatabaseWrapper) -> int | None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")

@@ -10,22 +10,27 @@ whoever comes late learns it: every call names the attempt's token, and a token 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .. import db
+from .. import db, wakeup
 from ..exceptions import JobDoesNotExist, JobIsBusy, LeaseLost
 from ..models import Job, JobLock, LockKind
 from ..outcomes import Attempt, ErrorInfo, Event, Finished, Outcome, TimedOut
+from ..retry import is_database_conflict
 from ..statuses import LABELS, Status
 from .claim import UNBOUNDED, QueueFilter, claim, claim_one
 from .control import requeue
 from .fence import Note, write_notes
+from .graph import follow_rest
 from .pause import is_paused
 from .record import record
 from .recover import attempt_of, lock_free, lock_jobs, recover, writing
@@ -36,6 +41,9 @@ from .sweep import Swept
 AFTER_RESTART_SECONDS: Final = 60.0
 #: A lease that ends later than this has no end.
 _FAR_SECONDS: Final = UNBOUNDED / 2
+#: How long a report or an outcome waits for a lock that somebody else has on its job; MariaDB counts whole seconds.
+LOCK_SECONDS: Final = 0.5
+_BUSY: Final = "Job {} is locked by somebody else at this moment: try again."
 
 
 @dataclass(slots=True, frozen=True)
@@ -103,9 +111,9 @@ def _end(expires_at: datetime, now: datetime) -> datetime | None:
 def report(job_id: UUID, token: UUID, *, progress: Any = None, output: Any = None, has_output: bool = False, using: str) -> Lease:
     """Take a sign of life: a heartbeat, with progress and partial output if there are any. Extend the lease.
 
-    `has_output`: write `output`, also if it is null. Raises `JobDoesNotExist`, `LeaseLost`.
+    `has_output`: write `output`, also if it is null. Raises `JobDoesNotExist`, `LeaseLost`, `JobIsBusy`.
     """
-    with writing(using) as connection:
+    with _unstalled(job_id, using) as connection:
         attempt, row = _held(job_id, token, using)
         note = Note(attempt, heartbeat=True)
         if progress is not None:
@@ -136,7 +144,7 @@ def finish(
     A failure is retried while attempts remain unless it is final. `output` is written in the same transaction, before it.
     Raises `JobDoesNotExist`, `LeaseLost`, `JobIsBusy`.
     """
-    with writing(using) as connection:
+    with _unstalled(job_id, using) as connection:
         attempt, row = _held(job_id, token, using)
         if has_output:
             write_notes(connection, [Note(attempt, heartbeat=True, output=output)])
@@ -144,10 +152,36 @@ def finish(
         worker = Job.objects.using(using).values_list("worker", flat=True).get(id=job_id)
         recorded = record(connection, [Finished(attempt, outcome, run_seconds=seconds, logs=logs)], worker_name=worker)
         if recorded.later or not recorded.done:
-            raise JobIsBusy(f"Job {job_id} is locked by somebody else at this moment: try again.")
+            raise JobIsBusy(_BUSY.format(job_id))
         status = Status(Job.objects.using(using).values_list("status", flat=True).get(id=job_id))
+        if status == Status.READY:
+            wakeup.wake(using, [attempt.queue])
+        if recorded.has_ended:
+            transaction.on_commit(partial(follow_rest, using=using), using=using, robust=True)
     tell(recorded.events, using)
     return status
+
+
+@contextmanager
+def _unstalled(job_id: UUID, using: str) -> Iterator[BaseDatabaseWrapper]:
+    """A transaction about one job that waits for nobody's lock for long: `JobIsBusy` then, and nothing was written."""
+    connection = connections[using]
+    dialect = db.dialect(connection)
+    before: str | None = None
+    try:
+        with writing(using):
+            before = dialect.wait_at_most(connection, LOCK_SECONDS)
+            yield connection
+            dialect.wait_again(connection, before)
+            before = None
+    except DatabaseError as error:
+        if is_database_conflict(error):
+            raise JobIsBusy(_BUSY.format(job_id)) from error
+        raise
+    finally:
+        # What PostgreSQL was told ends with the savepoint or the transaction.
+        if before is not None and connection.vendor == "mysql" and connection.is_usable():
+            dialect.wait_again(connection, before)
 
 
 def _held(job_id: UUID, token: UUID, using: str) -> tuple[Attempt, JobLock]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from django.db import connection
 
+from django_jobs import db
 from django_jobs.client import Client, Conflict, Forbidden, Invalid, Job, LeaseLost, NotFound, Unauthorized
 from django_jobs.lifecycle.tokens import make_token
 from django_jobs.models import Job as Row
 from django_jobs.models import Queue
 from tests.client.conftest import Program
 from tests.support.http_site import HttpSite
+from tests.support.jobs import locked
 from tests.support.proxy import Proxy
 from tests.support.worker import Runner, row, until
 
@@ -291,6 +297,47 @@ def test_answers_that_are_lost(client: Client, site: HttpSite, token: str) -> No
         proxy.swallow()
         cut_off.delete(job)
         assert Row.objects.count() == 0
+
+
+def test_nothing_is_claimed_for_a_client_that_has_gone(client: Client, site: HttpSite, token: str, queue: Queue) -> None:
+    """Its long poll is the first in the line when a job comes; whoever waits behind it gets the job."""
+    gone = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    gone.request(
+        "POST", urlsplit(site.url).path.rstrip("/") + "/queues/q/claim/", json.dumps({"wait": 25, "worker": "gone"}), headers
+    )
+    assert client.claim("q") == []
+    with ThreadPoolExecutor() as pool, Client(site.url, token) as second:
+        claims = pool.submit(second.claim, "q", wait=15)
+        assert client.claim("q") == []
+        gone.close()
+        job = put(client, "a")
+        (held,) = claims.result(25)
+    assert held.id == job.id
+    assert row(job).worker != "gone"
+
+
+@pytest.mark.skipif(not connection.features.has_select_for_update_skip_locked, reason="this database has no row locks")
+def test_a_job_that_somebody_has_locked_is_finished_a_little_later(
+    client: Client, site: HttpSite, token: str, queue: Queue
+) -> None:
+    job = put(client, "a")
+    (held,) = client.claim("q")
+    lock = locked(db.JOB, "id", row(job).id, "FOR UPDATE")
+    with Client(site.url, token, retry_delays=[0.01] * 100) as other:
+        lock.__enter__()
+        slept, refused = other.wire._sleep, []
+
+        def let_go(seconds: float) -> None:
+            slept(seconds)
+            if not refused:
+                lock.__exit__(None, None, None)
+            refused.append(seconds)
+
+        other.wire._sleep = let_go
+        other.finish(held, "done")
+    assert refused, "it was told to come again"
+    assert row(job).result == "done"
 
 
 def test_the_server_is_killed_and_comes_back(client: Client, site: HttpSite, program: Program, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_jobs import db
+from django_jobs import db, wakeup
 from django_jobs.exceptions import JobDoesNotExist, JobIsBusy, LeaseLost
-from django_jobs.lifecycle import control, lease
+from django_jobs.lifecycle import control, graph, lease
 from django_jobs.lifecycle.enqueue import JobSpec, NewJob, insert
 from django_jobs.lifecycle.inherit import forget_queues
 from django_jobs.models import Job, JobAttempt, JobLock, LockKind, Queue
-from django_jobs.outcomes import ErrorInfo, Failed, Succeeded
+from django_jobs.outcomes import ErrorInfo, Failed, HandedBack, Succeeded
 from django_jobs.statuses import Status
 from tests.support.jobs import locked
 
@@ -200,13 +201,45 @@ def test_the_server_tells_for_how_long_it_has_been_up() -> None:
 def test_a_job_that_somebody_has_locked_can_be_finished_a_little_later() -> None:
     job = put()
     (one,) = claim()
-    with locked(db.JOB, "id", job.id, "FOR UPDATE"), connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute("SET lock_timeout = '200ms'")
-        else:
-            cursor.execute("SET innodb_lock_wait_timeout = 1")
+    before = _lock_timeout()
+    with locked(db.JOB, "id", job.id, "FOR UPDATE"):
+        began = time.monotonic()
         with pytest.raises(JobIsBusy):
             lease.finish(job.id, one.attempt.token, Succeeded(1), using="default")
-        if connection.vendor == "postgresql":
-            cursor.execute("RESET lock_timeout")
+        with pytest.raises(JobIsBusy):
+            lease.report(job.id, one.attempt.token, output="so far", has_output=True, using="default")
+        assert time.monotonic() - began < 10, "it waits for nobody"
+    assert _lock_timeout() == before, "the session is as it was"
+    lease.report(job.id, one.attempt.token, using="default")
+    assert _lock_timeout() == before
     assert lease.finish(job.id, one.attempt.token, Succeeded(1), using="default") == Status.SUCCEEDED
+
+
+def _lock_timeout() -> str:
+    name = "current_setting('lock_timeout')" if connection.vendor == "postgresql" else "@@SESSION.innodb_lock_wait_timeout"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {name}")
+        return str(cursor.fetchone()[0])
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="NOTIFY is PostgreSQL's")
+def test_whoever_waits_is_told_of_a_job_that_was_given_back() -> None:
+    job = put()
+    (one,) = claim()
+    wakeup._sent.clear()
+    listener = wakeup.Listener("default")
+    listener.open()
+    try:
+        assert lease.finish(job.id, one.attempt.token, HandedBack(started=True), using="default") == Status.READY
+        assert next(iter(listener.wait(10)), None) == "web"
+    finally:
+        listener.close()
+
+
+def test_what_comes_after_a_job_is_released_when_its_http_worker_has_finished() -> None:
+    job = put()
+    child = NewJob(JobSpec(task="tests.nowhere.task"), [], {})
+    graph.insert_graph([child], [(job.id, child.id)], using="default")
+    (one,) = claim()
+    lease.finish(job.id, one.attempt.token, Succeeded(1), using="default")
+    assert Job.objects.get(id=child.id).status == Status.READY
