@@ -7,10 +7,8 @@ used.
 from __future__ import annotations
 
 import inspect
-import logging
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -18,15 +16,15 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone, translation
 
-from . import conf, retry, serializers, signals
+from . import conf, retry, serializers
 from .calls import call_of
-from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
-from .db.schema import is_without_tables, without_tables
-from .exceptions import InvalidArguments, InvalidGraph, InvalidOption, JobDoesNotExist
+from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist
+from .exceptions import InvalidArguments, InvalidOption, JobDoesNotExist
 from .ids import uuid7s
+from .insertion import store, tell
 from .options import PRIORITY_MAX, PRIORITY_MIN, check_moment
 from .queues import check_queue_name
 from .registry import register
@@ -96,14 +94,16 @@ class JobsBackend(BaseTaskBackend):
             except InvalidOption as error:
                 raise InvalidTask(str(error)) from error
 
-    def enqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:
+    def enqueue(
+        self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any], *, batch: UUID | None = None
+    ) -> JobResult[P, R]:
         """Store a job in the transaction that is open on the jobs' database, and return its result.
 
         A rollback removes the job; nothing starts before the commit; the wake-up goes out with it. Raises `InvalidTask`, and
         `InvalidArguments` (a TypeError) that says where, before any SQL. A listener that raises is logged and disturbs
-        nobody.
+        nobody. `batch`: that of the job, which the caller has joined.
         """
-        template = self.template(task)
+        template = self.template(task, batch=batch)
         result: JobResult[P, R] = self._store(template, [template.arguments(tuple(args), kwargs)])[0]
         return result
 
@@ -111,9 +111,9 @@ class JobsBackend(BaseTaskBackend):
         """See `enqueue`. The work on the database is done in the thread of synchronous code, within its transaction."""
         return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
 
-    def enqueue_many(self, task: Task[P, R], calls: Iterable[Any]) -> list[JobResult[P, R]]:
+    def enqueue_many(self, task: Task[P, R], calls: Iterable[Any], *, batch: UUID | None = None) -> list[JobResult[P, R]]:
         """Store a job for each of `calls` (see `JobTask.enqueue_many`), all or none; return the results in the same order."""
-        template = self.template(task)
+        template = self.template(task, batch=batch)
         arguments = []
         for index, call in enumerate(calls):
             args, kwargs = split_call(call, index)
@@ -127,11 +127,13 @@ class JobsBackend(BaseTaskBackend):
         """See `enqueue_many`."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(task, calls)
 
-    def template(self, task: Task[..., Any]) -> Template:
-        """Return what jobs of `task` have in common; kept with the task as long as nothing travels with the job.
+    def template(self, task: Task[..., Any], *, batch: UUID | None = None) -> Template:
+        """Return what jobs of `task` have in common, of those in `batch`; kept with the task if nothing travels with the job.
 
-        Raises `InvalidTask`.
+        Raises `InvalidTask`, and `InvalidOption` for jobs of a batch that would have to wait for another database's commit.
         """
+        if batch is not None:
+            return self.template(task).in_batch(batch)
         self.validate_task(task)
         using, context = self.using, captured_context()
         is_plain = not context and current_identity() is None
@@ -150,53 +152,33 @@ class JobsBackend(BaseTaskBackend):
         ids = uuid7s(len(calls))
         jobs = [enqueue.NewJob(template.spec, args, kwargs, job_id) for job_id, (args, kwargs) in zip(ids, calls, strict=True)]
 
-        if (alias := template.commit_alias) and connections[alias].in_atomic_block:
-            results = [template.result(job) for job in jobs]
+        def insert() -> None:
+            enqueue.insert(jobs, using=template.using)
 
-            def insert_late() -> None:
-                _insert(jobs, template.using)
-                _tell_late(type(self), jobs, results)
-
-            transaction.on_commit(insert_late, using=alias)
-            return results
-        if len(connections.settings) > 1:
-            _warn_of_other_transaction(template.using)
-        _insert(jobs, template.using)
-        results = [template.result(job) for job in jobs]
-        _tell(type(self), results)
-        return results
+        return store(type(self), [(template, job) for job in jobs], insert, template.using)
 
     def store_graph(
         self, jobs: Sequence[tuple[Template, NewJob]], edges: Sequence[tuple[UUID, UUID]]
     ) -> list[JobResult[..., Any]]:
         """Insert the jobs of a graph with its edges (parent, child), all or none, as `enqueue` does; tell the listeners.
 
-        A parent may be stored already. Return the results of the jobs, whose specs have the graph's id from then on. Raises
-        `JobDoesNotExist` for a parent that is nowhere.
+        A parent may be stored already. Return the results of the jobs, whose specs have the graph's id from then on; where
+        another live job has the unique key of one, the result of that job. Raises `JobDoesNotExist` for a parent that is nowhere.
         """
-        new = [job for _, job in jobs]
-        waits_for = {t.commit_alias for t, _ in jobs if t.commit_alias and connections[t.commit_alias].in_atomic_block}
-        if len(waits_for) > 1:
-            raise InvalidGraph(f"The jobs of a graph wait for the commit on several databases: {', '.join(sorted(waits_for))}.")
-        if waits_for:
-            results = [template.result(job) for template, job in jobs]
+        from .lifecycle import twins
+        from .models import Job
 
-            def insert_late() -> None:
-                _insert_graph(new, edges, self.using)
-                _tell_late(type(self), new, results)
+        def insert() -> dict[UUID, UUID]:
+            try:
+                return twins.insert_graph_or_find([job for _, job in jobs], edges, using=self.using)[1]
+            except Job.DoesNotExist as error:
+                raise JobDoesNotExist(str(error)) from None
 
-            transaction.on_commit(insert_late, using=waits_for.pop())
-            return results
-        if len(connections.settings) > 1:
-            _warn_of_other_transaction(self.using)
-        _insert_graph(new, edges, self.using)
-        results = [template.result(job) for template, job in jobs]
-        _tell(type(self), results)
-        return results
+        return store(type(self), jobs, insert, self.using)
 
     def tell(self, template: Template, jobs: Sequence[NewJob]) -> None:
         """Send Django's signal for jobs of `template` that somebody else has stored."""
-        _tell(type(self), [template.result(job) for job in jobs])
+        tell(type(self), [template.result(job) for job in jobs])
 
     def get_result(self, result_id: str) -> JobResult[..., Any]:
         """Return the result of the job with this id. Raises `TaskResultDoesNotExist` if this back end has none."""
@@ -207,37 +189,6 @@ class JobsBackend(BaseTaskBackend):
         except (Job.DoesNotExist, ValueError):
             raise TaskResultDoesNotExist(result_id) from None
         return from_row(job, JobAttempt.objects.using(self.using).filter(job=job.pk).order_by("number") if job.starts else ())
-
-
-def _insert(jobs: Sequence[NewJob], using: str) -> None:
-    """Store `jobs`; where the tables are missing, the error says what to do."""
-    from .lifecycle import enqueue
-
-    with _explained(using):
-        enqueue.insert(jobs, using=using)
-
-
-def _insert_graph(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]], using: str) -> None:
-    """Do the same with jobs that come after others."""
-    from .lifecycle import graph
-    from .models import Job
-
-    try:
-        with _explained(using):
-            graph.insert_graph(jobs, edges, using=using)
-    except Job.DoesNotExist as error:
-        raise JobDoesNotExist(str(error)) from None
-
-
-@contextmanager
-def _explained(using: str) -> Iterator[None]:
-    """Where the tables are missing, have the error say what to do."""
-    try:
-        yield
-    except DatabaseError as error:
-        if not is_without_tables(error):
-            raise
-        raise type(error)(f"{without_tables(using)} {error}") from error
 
 
 class Template:
@@ -275,6 +226,18 @@ class Template:
             setattr(self.spec, name, getattr(task, name))
         if task.backoff is not None:
             self.spec.backoff = retry.normalise_backoff(task.backoff)
+
+    def in_batch(self, batch: UUID) -> Template:
+        """Return the same for jobs of `batch`, which are stored at once: it counts them, and can't end before them."""
+        alias = self.commit_alias
+        if alias and alias != self.using and connections[alias].in_atomic_block:
+            raise InvalidOption(
+                "enqueue_on_commit",
+                f"a job of a batch can't wait for the commit on {alias!r}: make the batch in transaction.on_commit(...).",
+            )
+        mine = copy(self)
+        mine.commit_alias, mine.spec = "", replace(self.spec, batch=batch)
+        return mine
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return these arguments as JSON, copied. Raises `InvalidArguments`."""
@@ -345,43 +308,3 @@ def captured_context() -> dict[str, Any]:
         name = f"{capture.__module__}.{capture.__qualname__}"
         context[name] = serializers.to_json(capture(), path=f"CONTEXT: {name}()")
     return context
-
-
-def _tell_late(sender: type[JobsBackend], jobs: Sequence[NewJob], results: Sequence[JobResult[..., Any]]) -> None:
-    """Do what `_tell` does for jobs that were stored after their results had been handed out."""
-    for job, result in zip(jobs, results, strict=True):
-        object.__setattr__(result, "enqueued_at", job.enqueued_at)
-        object.__setattr__(result, "job_status", job.status)
-    _tell(sender, results)
-
-
-def _tell(sender: type[JobsBackend], results: Sequence[JobResult[..., Any]]) -> None:
-    """Send Django's signal for each. A listener's error is logged, and what it broke in the transaction is rolled back."""
-    if len(task_enqueued.receivers) <= 1:
-        # Only Django's own, which logs: no savepoint around that, and nothing at all where it would log nothing.
-        if _django_logger.isEnabledFor(logging.DEBUG):
-            for result in results:
-                task_enqueued.send_robust(sender, task_result=result)
-        return
-    for result in results:
-        signals.call_listeners(task_enqueued, sender, "task_enqueued", task_result=result, job_id=result.id)
-
-
-#: Where Django's own listener logs: "django.tasks" or, from the back-port, "django_tasks".
-_django_logger = logging.getLogger(Task.__module__.rpartition(".")[0])
-
-
-def _warn_of_other_transaction(using: str) -> None:
-    """Warn where a transaction is open on another database, but not on the one of the jobs: its rollback would leave the job."""
-    if connections[using].in_atomic_block:
-        return
-    for connection in connections.all(initialized_only=True):
-        if connection.alias != using and connection.in_atomic_block:
-            warnings.warn(
-                f"A job was enqueued on the database {using!r} while a transaction is open on {connection.alias!r}: a rollback"
-                " there does not take the job back, and it may start before the commit. Declare the task with"
-                f" enqueue_on_commit=True, or open a transaction on {using!r}, too.",
-                RuntimeWarning,
-                stacklevel=5,
-            )
-            return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -16,12 +16,11 @@ from ..ids import uuid7
 from ..models import Edge, Job
 from ..outcomes import Event
 from ..serializers import from_json
-from ..statuses import FINAL, LIVE, Move, Status, sources
+from ..statuses import FINAL, Move, Status, sources
 from . import tally
 from .enqueue import NewJob, insert
 from .follow import Followed, blocked, cancel_waiting, follow, follow_ended, release
 from .recover import lock_jobs, writing
-from .unique import insert_or_find
 
 #: Jobs followed in one transaction.
 FOLLOW_BATCH: Final = 200
@@ -30,8 +29,6 @@ KEEP_SECONDS: Final = 86_400.0
 #: Transactions in a row after a verb; maintenance goes on.
 _ROUNDS: Final = 50
 _EDGES: Final = 5_000
-#: Unique keys in one question.
-_KEYS: Final = 500
 
 
 def insert_graph(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]], *, using: str) -> UUID:
@@ -42,60 +39,24 @@ def insert_graph(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]], *, 
     `waits` and each spec's `graph`. The caller has made sure that there are no cycles. Raises `Job.DoesNotExist` for a parent
     that is not there, and a database error.
     """
-    older = _older(jobs, edges)
+    older = older_parents(jobs, edges)
     with writing(using):
-        graph = _adopt(older, using) or uuid7()
-        _place(jobs, edges, graph)
+        graph = adopt(older, using) or uuid7()
+        place(jobs, edges, graph)
         # Before the jobs: whoever sees a job sees what it waits for.
-        _insert_edges(edges, using)
+        insert_edges(edges, using)
         insert(jobs, using=using)
-        _follow_older(older, using)
+        follow_older(older, using)
     return graph
 
 
-def insert_graph_or_find(
-    jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]], *, using: str
-) -> tuple[UUID | None, dict[UUID, UUID]]:
-    """Do what `insert_graph` does, except for jobs whose unique key another live job has: that one takes their place.
-
-    What would come after such a job comes after its twin, which waits for nothing new. If each has a twin nothing is stored.
-    Return the graph's id, None in that case, and for each job that was left out (by its id) the id of its twin.
-    """
-    keys = {job.id: job.unique_key for job in jobs if job.unique_key is not None}
-    if not keys:
-        return insert_graph(jobs, edges, using=using), {}
-    with writing(using):
-        # To know whose graph this is. It is the insert that decides, and mostly finds the same.
-        live = Job.objects.using(using).filter(status__in=sorted(LIVE))
-        owners: dict[str | None, UUID] = {}
-        for part in db.batches(sorted(set(keys.values())), _KEYS):
-            owners |= dict(live.filter(unique_key__in=part).values_list("unique_key", "id"))
-        older = _older(jobs, _with_twins(edges, {job: owners[key] for job, key in keys.items() if key in owners}))
-        graph = _adopt(older, using) or uuid7()
-        _place(jobs, edges, graph)
-        twins = insert_or_find(jobs, using=using)
-        if len(twins) == len(jobs):
-            return None, twins
-        left = _with_twins(edges, twins)
-        new = [job for job in jobs if job.id not in twins]
-        older = _older(new, left)
-        _adopt(older, using, graph)
-        _insert_edges(left, using)
-        _follow_older(older, using)
-    return graph, twins
-
-
-def _older(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]]) -> list[UUID]:
+def older_parents(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]]) -> list[UUID]:
     """Return the parents that are none of `jobs`."""
     ids = {job.id for job in jobs}
     return sorted({parent for parent, _ in edges if parent not in ids})
 
 
-def _with_twins(edges: Sequence[tuple[UUID, UUID]], twins: Mapping[UUID, UUID]) -> list[tuple[UUID, UUID]]:
-    return [(twins.get(parent, parent), child) for parent, child in edges if child not in twins]
-
-
-def _place(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]], graph: UUID) -> None:
+def place(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]], graph: UUID) -> None:
     """Put `jobs` into the graph; those that have a parent wait."""
     children = {child for _, child in edges}
     for job in jobs:
@@ -103,13 +64,13 @@ def _place(jobs: Sequence[NewJob], edges: Sequence[tuple[UUID, UUID]], graph: UU
         job.waits = job.waits or job.id in children
 
 
-def _follow_older(parents: Sequence[UUID], using: str) -> None:
+def follow_older(parents: Sequence[UUID], using: str) -> None:
     """What comes after jobs that have ended already need not wait for them."""
     if ended := list(Job.objects.using(using).filter(id__in=parents, status__in=FINAL).values_list("id", flat=True)):
         _tell(follow(connections[using], ended), using)
 
 
-def _adopt(parents: Sequence[UUID], using: str, graph: UUID | None = None) -> UUID | None:
+def adopt(parents: Sequence[UUID], using: str, graph: UUID | None = None) -> UUID | None:
     """Lock jobs that are stored already, so that they can't end meanwhile. Put those that are in no graph into `graph`.
 
     Without one, into that of the others, or a new one. Return it.
@@ -128,7 +89,8 @@ def _adopt(parents: Sequence[UUID], using: str, graph: UUID | None = None) -> UU
     return graph
 
 
-def _insert_edges(edges: Sequence[tuple[UUID, UUID]], using: str) -> None:
+def insert_edges(edges: Sequence[tuple[UUID, UUID]], using: str) -> None:
+    """Store edges, of each child in the order in which its parents are named."""
     connection = connections[using]
     dialect = db.dialect(connection)
     pairs = list(dict.fromkeys(edges))  # in the order in which they were named, which is that of a child's results

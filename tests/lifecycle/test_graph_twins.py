@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 from django.db import connection, connections, transaction
 
+from django_jobs.exceptions import InvalidGraph
 from django_jobs.lifecycle import control
-from django_jobs.lifecycle.graph import insert_graph_or_find
 from django_jobs.lifecycle.spec import JobSpec, NewJob
+from django_jobs.lifecycle.twins import insert_graph_or_find
 from django_jobs.models import Edge, Job
 from tests.support.jobs import claim_jobs
 
@@ -77,7 +78,7 @@ def test_a_job_that_has_ended_is_no_twin() -> None:
 def test_a_graph_is_a_duplicate_only_if_each_job_has_its_twin() -> None:
     first, _, ids = store("a>b b>c", "abc")
     graph, statuses, again = store("a>b b>c", "abc")
-    assert (graph, set(statuses.values()), again) == (None, {"twin"}, ids)
+    assert (graph, set(statuses.values()), again) == (first, {"twin"}, ids)
     assert (Job.objects.count(), Edge.objects.count()) == (3, 2)
     graph, statuses, again = store("a>b b>c c>d", "abc")
     assert (graph, statuses) == (first, {"a": "twin", "b": "twin", "c": "twin", "d": "waiting"})
@@ -96,7 +97,23 @@ def test_a_graph_may_come_after_stored_jobs_too() -> None:
     assert (twins, edges()) == ({twin.id: other.id}, {"xb", "ab"})
     assert Job.objects.get(pk=child.id).graph == graph
     lonely = new("a", "a")
-    assert insert_graph_or_find([lonely], [(older.id, lonely.id)], using="default") == (None, {lonely.id: other.id})
+    assert insert_graph_or_find([lonely], [(older.id, lonely.id)], using="default")[1] == {lonely.id: other.id}
+    assert (Job.objects.count(), Edge.objects.count()) == (3, 2)
+
+
+def test_new_jobs_with_one_key_are_one_job_after_the_parents_of_all() -> None:
+    jobs = [new(name, key) for name, key in (("a", None), ("b", "k"), ("c", None), ("d", "k"), ("e", None))]
+    a, b, c, d, e = (job.id for job in jobs)
+    _, twins = insert_graph_or_find(jobs, [(a, b), (c, d), (d, e), (b, e)], using="default")
+    assert (twins, edges()) == ({d: b}, {"ab", "cb", "be"})
+    again = [new("a"), *(new("x", "k") for _ in range(2))]
+    _, twins = insert_graph_or_find(again, [(again[0].id, again[1].id)], using="default")
+    assert twins == {again[1].id: b, again[2].id: b}
+    first, between, second = new("x", "y"), new("z"), new("x", "y")
+    count = Job.objects.count()
+    with pytest.raises(InvalidGraph, match="come after itself"):
+        insert_graph_or_find([first, between, second], [(first.id, between.id), (between.id, second.id)], using="default")
+    assert Job.objects.count() == count
 
 
 @pytest.mark.django_db(transaction=True)

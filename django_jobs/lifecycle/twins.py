@@ -1,0 +1,100 @@
+"""Store graphs with unique jobs: a live job that has the key of a new one takes its place in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from .. import db
+from ..exceptions import InvalidGraph
+from ..ids import uuid7
+from ..models import Job
+from ..statuses import LIVE
+from .enqueue import NewJob
+from .graph import adopt, follow_older, insert_edges, insert_graph, older_parents, place
+from .recover import writing
+from .unique import insert_or_find
+
+#: Unique keys in one question.
+_KEYS: Final = 500
+
+Edges = Sequence[tuple[UUID, UUID]]
+
+
+def insert_graph_or_find(jobs: Sequence[NewJob], edges: Edges, *, using: str) -> tuple[UUID | None, dict[UUID, UUID]]:
+    """Do what `insert_graph` does, except for jobs whose unique key another live job has: that one takes their place.
+
+    What would come after such a job comes after its twin, which waits for nothing new. If each has a twin nothing is stored. Of
+    several new jobs with one key the first is stored, after the parents of all. Return the graph's id (where nothing is stored
+    that of a twin, or None), and for each job that was left out (by its id) the id of its twin. Raises `InvalidGraph` if by that
+    a job would come after itself.
+    """
+    keys = {job.id: job.unique_key for job in jobs if job.unique_key is not None}
+    if not keys:
+        return insert_graph(jobs, edges, using=using), {}
+    same = _equals(jobs)
+    first = [job for job in jobs if job.id not in same]
+    if same:
+        edges = list(dict.fromkeys((same.get(parent, parent), same.get(child, child)) for parent, child in edges))
+        _check_order(first, edges)
+    with writing(using):
+        # To know whose graph this is. It is the insert that decides, and mostly finds the same.
+        owners = _owners(set(keys.values()), using)
+        likely = _with_twins(edges, {job: owners[key] for job, key in keys.items() if key in owners})
+        graph = adopt(older_parents(jobs, likely), using) or uuid7()
+        place(first, edges, graph)
+        twins = insert_or_find(first, using=using)
+        if len(twins) == len(first):
+            known = Job.objects.using(using).filter(pk=twins[first[0].id]).values_list("graph", flat=True).first()
+            for job in jobs:
+                job.spec.graph = known
+            return known, twins | {job: twins[one] for job, one in same.items()}
+        left = _with_twins(edges, twins)
+        older = older_parents([job for job in first if job.id not in twins], left)
+        adopt(older, using, graph)
+        insert_edges(left, using)
+        follow_older(older, using)
+    return graph, twins | {job: twins.get(one, one) for job, one in same.items()}
+
+
+def _equals(jobs: Sequence[NewJob]) -> dict[UUID, UUID]:
+    """Return for each of `jobs` that has the unique key of one before it the id of the first."""
+    first: dict[str, UUID] = {}
+    same = {job.id: first.setdefault(job.unique_key, job.id) for job in jobs if job.unique_key is not None}
+    return {job: one for job, one in same.items() if job != one}
+
+
+def _owners(keys: set[str], using: str) -> dict[str | None, UUID]:
+    """Return the live jobs that have these keys. Index django_jobs_job_unique."""
+    live = Job.objects.using(using).filter(status__in=sorted(LIVE))
+    owners: dict[str | None, UUID] = {}
+    for part in db.batches(sorted(keys), _KEYS):
+        owners |= dict(live.filter(unique_key__in=part).values_list("unique_key", "id"))
+    return owners
+
+
+def _with_twins(edges: Edges, twins: Mapping[UUID, UUID]) -> list[tuple[UUID, UUID]]:
+    """Return the edges of the jobs that are stored."""
+    return [(twins.get(parent, parent), child) for parent, child in edges if child not in twins]
+
+
+def _check_order(jobs: Sequence[NewJob], edges: Edges) -> None:
+    """Raise `InvalidGraph` if now one of `jobs` comes after itself."""
+    missing = dict.fromkeys((job.id for job in jobs), 0)
+    children: dict[UUID, list[UUID]] = {}
+    for parent, child in edges:
+        if parent in missing:
+            missing[child] += 1
+            children.setdefault(parent, []).append(child)
+    free = [job for job, count in missing.items() if not count]
+    for parent in free:
+        for child in children.get(parent, ()):
+            missing[child] -= 1
+            if not missing[child]:
+                free.append(child)
+    if len(free) < len(missing):
+        stuck = next(job for job in jobs if missing[job.id])
+        raise InvalidGraph(
+            f"Jobs of this graph have one unique key, and so are one job, which would come after itself: see {stuck.spec.task}."
+        )
