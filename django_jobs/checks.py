@@ -108,6 +108,20 @@ def check_paths() -> Iterator[CheckMessage]:
 
 
 @_own
+def check_http_queues() -> Iterator[CheckMessage]:
+    """Tell queues for HTTP workers, declared in QUEUES, whose jobs have no limit: nothing would end the lease of a lost claim."""
+    aliases = conf.jobs_aliases()
+    for queue in conf.readable_settings().queues if aliases else ():
+        options = conf.job_options(queue, {}, backend=aliases[0], rows={})
+        if options.is_http and not (options.timeout or options.heartbeat_timeout):
+            yield Warning(
+                f"QUEUES['{queue}'] is for HTTP workers and its jobs have no limit: one whose worker is lost stays running.",
+                hint="Give it a heartbeat_timeout or a timeout.",
+                id="django_jobs.W009",
+            )
+
+
+@_own
 def check_backends() -> Iterator[CheckMessage]:
     """Tell options of our backends that are unknown or can't be read, and that there is no backend of ours."""
     backends = getattr(settings, "TASKS", {})

@@ -216,6 +216,22 @@ def test_modules_of_tasks_that_can_not_be_imported(monkeypatch: pytest.MonkeyPat
     assert "W008" in told()
 
 
+def test_http_queues_without_a_limit(settings: Any) -> None:
+    settings.DJANGO_JOBS = {
+        "QUEUES": {
+            "web": {"is_http": True},
+            "web.timed": {"timeout": "5m"},
+            "beating": {"is_http": True, "heartbeat_timeout": 30},
+            "web.plain": {"is_http": False},
+        }
+    }
+    (message,) = checks.check_http_queues()
+    assert message.id == "django_jobs.W009"
+    assert "QUEUES['web']" in message.msg
+    settings.DJANGO_JOBS = {"TIMEOUT": "1h", "QUEUES": {"web": {"is_http": True}}}
+    assert list(checks.check_http_queues()) == []
+
+
 # --- databases ---
 
 

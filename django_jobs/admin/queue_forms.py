@@ -30,12 +30,16 @@ class QueueForm(forms.ModelForm):  # not generic at run time
 
     class Meta:
         model = Queue
-        fields = ["name", "description", "timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]
+        fields = ["name", "description", "is_http", "timeout", "heartbeat_timeout", "max_attempts", "backoff", "retention"]
         field_classes = {"backoff": OptionalJSONField, "retention": OptionalJSONField}
         widgets = dict.fromkeys(("backoff", "retention"), forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField"}))
         help_texts = {
             "name": gettext_lazy(
                 "As jobs name it. “billing.invoices” is below “billing”, and takes from it what it does not say itself."
+            ),
+            "is_http": gettext_lazy(
+                "Whether its jobs are claimed over HTTP, and not by the site's own workers; unknown: as the queue above."
+                " Such a queue should have a limit: nothing else ends the attempt of a worker that is lost."
             ),
             "timeout": gettext_lazy("Seconds that an attempt may take; 0: no limit."),
             "heartbeat_timeout": gettext_lazy("Seconds that a task which reports its progress may be silent; 0: no limit."),

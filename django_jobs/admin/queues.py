@@ -72,7 +72,7 @@ class QueueAdmin(JobsModelAdmin[Queue]):
     search_fields = ["name", "description"]
     readonly_fields = ["paused_at", "paused_until", "paused_by", "pause_reason"]
     fieldsets = [
-        (None, {"fields": ["name", "description"]}),
+        (None, {"fields": ["name", "description", "is_http"]}),
         (
             gettext_lazy("For jobs that say nothing themselves"),
             {

@@ -140,8 +140,10 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def serves(self, worker: Worker) -> str:
         """Show which queues it serves."""
         names = worker.queues if isinstance(worker.queues, list) else [worker.queues]
-        said = ", ".join(map(str, names))
-        return _("all queues") if said in ("", "all", "*") else said
+        served = ", ".join(str(name) for name in names if not str(name).startswith("!"))
+        said = _("all queues") if served in ("", "all", "*") else served
+        left_out = ", ".join(str(name)[1:] for name in names if str(name).startswith("!"))
+        return _("%(queues)s without %(excluded)s") % {"queues": said, "excluded": left_out} if left_out else said
 
     @admin.display(description=gettext_lazy("last seen"))
     def seen(self, worker: Worker) -> SafeString | str:

@@ -101,7 +101,10 @@ def check_workers(sees: Callable[[str], bool], *, using: str) -> Check:
 
 def _serves(patterns: Iterable[Any], queue: str) -> bool:
     names = [str(pattern) for pattern in patterns]
-    return not names or any(matches(name, queue) for name in names)
+    if any(matches(name[1:].removesuffix(".*") + ".*", queue) for name in names if name.startswith("!")):
+        return False
+    wanted = [name for name in names if not name.startswith("!")]
+    return not wanted or any(matches(name, queue) for name in wanted)
 
 
 def check_maintenance(*, using: str) -> Check:

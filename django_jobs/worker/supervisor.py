@@ -71,7 +71,7 @@ class Supervisor:
             alias=options.database,
             direct_alias=options.direct_database,
             supervisor=self.id,
-            queues=options.queues,
+            queues=[*options.queues, *(f"!{name}" for name in options.exclude)],
             teller=self.teller,
             entries=self._entries,
             recovered=lambda: self._tell_all("wake *"),

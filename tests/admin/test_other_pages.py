@@ -175,6 +175,15 @@ def test_to_save_settings_leaves_a_pause_alone(root: Client) -> None:
     )
 
 
+def test_a_queue_can_be_given_to_http_workers(root: Client) -> None:
+    queue = Queue.objects.create(name="web")
+    url = reverse("admin:django_jobs_queue_change", args=[queue.pk])
+    assert b'name="is_http"' in root.get(url).content
+    assert root.post(url, {"description": "", "is_http": "true", "heartbeat_timeout": "30"}).status_code == 302
+    queue.refresh_from_db()
+    assert (queue.is_http, queue.heartbeat_timeout) == (True, 30.0)
+
+
 def test_the_number_of_queries_for_queues_does_not_grow(root: Client) -> None:
     def cost() -> int:
         with CaptureQueriesContext(connection) as queries:

@@ -53,7 +53,17 @@ def test_all_is_well(token: Callable[..., Api]) -> None:
 
 @pytest.mark.parametrize(
     ("queues", "serves"),
-    [([], True), (["mail"], True), (["mail.*"], True), (["*"], True), (["post"], False), (["mail.x"], False)],
+    [
+        ([], True),
+        (["mail"], True),
+        (["mail.*"], True),
+        (["*"], True),
+        (["post"], False),
+        (["mail.x"], False),
+        (["!mail"], False),
+        (["!post"], True),
+        (["*", "!mail.*"], False),
+    ],
 )
 def test_work_that_nobody_does_is_told(token: Callable[..., Api], queues: list[str], serves: bool) -> None:
     swept()
