@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_jobs",
+    "django_jobs.contrib.notify",
     "tests.project",
 ]
 MIDDLEWARE = [
@@ -49,4 +50,7 @@ TEMPLATES = [
         },
     }
 ]
+# It would enqueue a job of its own for each failure of a test.
+DJANGO_JOBS_NOTIFY = {"ENABLED": False}
+MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}  # from Django 6.1 on
 TASKS = {"default": {"BACKEND": "django_jobs.backend.JobsBackend", "QUEUES": []}}

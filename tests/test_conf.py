@@ -172,7 +172,9 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             "QUEUES",
             {
                 "p.": {},
-                "mail": {"timeot": 1, "timeout": "soon", "max_attempts": 0, "retention": {"failed": "x", "no": 1}, "retry_for": 5},
+                "mail": {
+                    "timeot": 1, "timeout": "soon", "max_attempts": 0, "retention": {"failed": "x", "no": 1}, "retry_for": 5,
+                },
                 "x": 5,
             },
             [

@@ -1,0 +1,1 @@
+"""Optional apps: each is installed by its own name in INSTALLED_APPS."""
