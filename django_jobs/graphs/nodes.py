@@ -124,7 +124,8 @@ class Holder(Node):
         self._made_at = _place()
 
     def __del__(self) -> None:
-        if self.is_settled or self._is_stored or self._holder is not None or sys.is_finalizing():
+        # Without the attribute its making has failed.
+        if getattr(self, "is_settled", True) or self._is_stored or self._holder is not None or sys.is_finalizing():
             return
         warnings.warn_explicit(f"A {_name(self)} was built and never enqueued.", RuntimeWarning, *self._made_at)
 

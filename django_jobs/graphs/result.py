@@ -85,13 +85,16 @@ class GraphResult:
         """Read the state of all jobs again. One that was deleted stays as it was last known."""
         from ..models import Job, JobAttempt
 
-        results = {result.job_id: result for result in self.results}
+        results: dict[UUID, list[JobResult[..., Any]]] = {}
+        for result in self.results:
+            results.setdefault(result.job_id, []).append(result)
         for part in self._parts():
             attempts: dict[UUID, list[Any]] = {}
             for record in JobAttempt.objects.using(self.using).filter(job__in=part).order_by("job", "number"):
                 attempts.setdefault(record.job_id, []).append(record)
             for job in Job.objects.using(self.using).filter(pk__in=part):
-                results[job.pk].take(from_row(job, attempts.get(job.pk, ())))
+                for result in results[job.pk]:
+                    result.take(from_row(job, attempts.get(job.pk, ())))
 
     def wait(self, timeout: float | None = None) -> GraphResult:
         """Wait until the graph has settled, and return this result, refreshed.
@@ -159,6 +162,8 @@ class GraphResult:
 
     def _has_settled(self) -> bool:
         """Whether nothing more happens by itself."""
+        if not self.id:
+            return False
         statuses = self.statuses()
         waiting = [job for job, status in statuses.items() if status == Status.WAITING]
         if any(status not in FINAL and status != Status.WAITING for status in statuses.values()):
