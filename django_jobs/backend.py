@@ -35,7 +35,7 @@ from .users import carried_user, current_identity, current_name
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
 
-    from .lifecycle.enqueue import NewJob
+    from .lifecycle.enqueue import JobSpec, NewJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -150,7 +150,7 @@ class JobsBackend(BaseTaskBackend):
         from .lifecycle import enqueue
 
         ids = uuid7s(len(calls))
-        jobs = [enqueue.NewJob(template.spec, args, kwargs, job_id) for job_id, (args, kwargs) in zip(ids, calls, strict=True)]
+        jobs = [template.new_job(job_id, args, kwargs) for job_id, (args, kwargs) in zip(ids, calls, strict=True)]
 
         def insert() -> None:
             enqueue.insert(jobs, using=template.using)
@@ -246,6 +246,14 @@ class Template:
             serializers.to_json(args, serializer=self.serializer, path="args") if args else [],
             serializers.to_json(dict(kwargs), serializer=self.serializer, path="kwargs") if kwargs else {},
         )
+
+    def new_job(
+        self, job_id: UUID, args: list[Any], kwargs: dict[str, Any], spec: JobSpec | None = None, description: str = ""
+    ) -> NewJob:
+        """Make a job of these arguments, which are JSON; each new one is made here. `spec`: where it is not the template's."""
+        from .lifecycle.enqueue import NewJob
+
+        return NewJob(spec or self.spec, args, kwargs, job_id, description=description)
 
     def result(self, job: NewJob) -> JobResult[..., Any]:
         """Return the result of a job just stored, the same that a look-up would give."""

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from ..exceptions import InvalidArguments, InvalidGraph
 from ..ids import uuid7s
-from ..lifecycle.spec import NewJob
 from ..options import MAX_DESCRIPTION
 from .nodes import POLICIES, Node, Signature, label, settle
 from .plan import Plan, plan
@@ -32,7 +31,7 @@ def store(root: Node, *, batch: UUID | None = None) -> GraphResult:
     return GraphResult(jobs[0][1].spec, results, made.spans, made.tails[id(root)], root)
 
 
-def _jobs(made: Plan, ids: list[UUID], batch: UUID | None) -> tuple[Any, list[tuple[Any, NewJob]]]:
+def _jobs(made: Plan, ids: list[UUID], batch: UUID | None) -> tuple[Any, list[tuple[Any, Any]]]:
     """Return the back end, and for each job its template and what is to be stored. Raises as `enqueue` of a task does."""
     templates: dict[int, Any] = {}
     specs: dict[tuple[Any, ...], Any] = {}
@@ -57,7 +56,7 @@ def _jobs(made: Plan, ids: list[UUID], batch: UUID | None) -> tuple[Any, list[tu
             args, kwargs = template.arguments(node.args, node.kwargs)
         except InvalidArguments as error:
             raise InvalidArguments(f"{label(node)}: {error}", path=error.path) from None
-        jobs.append((template, NewJob(spec, args, kwargs, ids[index], description=_description(node, spec.description))))
+        jobs.append((template, template.new_job(ids[index], args, kwargs, spec, _description(node, spec.description))))
     _check_stored(made, backend.using)
     return backend, jobs
 
