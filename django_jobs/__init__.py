@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .batches import Batch, current_batch
     from .exceptions import (
+        BatchDoesNotExist,
+        BatchIsFinished,
         Fail,
         InvalidArguments,
         InvalidGraph,
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
         InvalidTransition,
         JobCancelled,
         JobDoesNotExist,
+        JobExists,
         JobsError,
         JobTimeout,
         Retry,
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from .methods import allow_later, later
     from .results import JobResult
     from .statuses import Status
+    from .unique import unique_by
     from .task import Arguments, JobTask, job
     from .users import acurrent_user, as_user, current_user
 
@@ -40,6 +45,9 @@ __version__ = "0.1.0"
 #: Name -> the module that has it.
 _HOMES = {
     "Arguments": "task",
+    "Batch": "batches",
+    "BatchDoesNotExist": "exceptions",
+    "BatchIsFinished": "exceptions",
     "Fail": "exceptions",
     "GraphResult": "graphs",
     "InvalidArguments": "exceptions",
@@ -50,6 +58,7 @@ _HOMES = {
     "JobCancelled": "exceptions",
     "JobContext": "execution.context",
     "JobDoesNotExist": "exceptions",
+    "JobExists": "exceptions",
     "JobResult": "results",
     "JobTask": "task",
     "JobTimeout": "exceptions",
@@ -65,6 +74,7 @@ _HOMES = {
     "allow_later": "methods",
     "as_user": "users",
     "chain": "graphs",
+    "current_batch": "batches",
     "current_job": "execution.context",
     "current_user": "users",
     "graph": "graphs",
@@ -72,10 +82,14 @@ _HOMES = {
     "job": "task",
     "later": "methods",
     "split": "graphs",
+    "unique_by": "unique",
 }
 
 __all__ = [
     "Arguments",
+    "Batch",
+    "BatchDoesNotExist",
+    "BatchIsFinished",
     "Fail",
     "GraphResult",
     "InvalidArguments",
@@ -86,6 +100,7 @@ __all__ = [
     "JobCancelled",
     "JobContext",
     "JobDoesNotExist",
+    "JobExists",
     "JobResult",
     "JobTask",
     "JobTimeout",
@@ -101,6 +116,7 @@ __all__ = [
     "allow_later",
     "as_user",
     "chain",
+    "current_batch",
     "current_job",
     "current_user",
     "graph",
@@ -108,6 +124,7 @@ __all__ = [
     "job",
     "later",
     "split",
+    "unique_by",
 ]
 
 

@@ -22,6 +22,19 @@ class JobDoesNotExist(JobsError):
     """No job has this id (any more)."""
 
 
+class BatchDoesNotExist(JobsError):
+    """No batch has this id (any more)."""
+
+
+class BatchIsFinished(InvalidTransition):
+    """A batch that has finished takes no more jobs; nothing was stored."""
+
+    def __init__(self, batch_id: Any) -> None:
+        super().__init__("finished", "progress", move="add")
+        self.batch_id = batch_id
+        self.args = (f"Batch {batch_id} has finished: no jobs can be added to it any more.",)
+
+
 class InvalidOption(JobsError, ValueError):
     """An option, a setting or a field whose value can't be used. `field` names it."""
 
@@ -40,6 +53,18 @@ class InvalidArguments(JobsError, TypeError):
 
 class InvalidGraph(JobsError, ValueError):
     """A graph that can't be stored: it is empty, has a cycle, or a node that has no place in it. Nothing was stored."""
+
+
+class JobExists(JobsError):
+    """A live job has the unique key already, and `on_conflict="raise"`. Nothing was stored.
+
+    `job_id` is that job's; `index` says which of several jobs was refused.
+    """
+
+    def __init__(self, unique_key: str, job_id: Any, *, index: int | None = None) -> None:
+        self.unique_key, self.job_id, self.index = unique_key, job_id, index
+        where = "" if index is None else f"item {index}: "
+        super().__init__(f"{where}the job {job_id} has the unique key {unique_key!r}.")
 
 
 class InvalidResult(JobsError, TypeError):

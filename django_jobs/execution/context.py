@@ -92,6 +92,11 @@ class JobContext(_TaskContext):
         return self._run.attempt.metadata
 
     @property
+    def batch_id(self) -> UUID | None:
+        """The id of the batch that the job belongs to, if any; see `current_batch()`."""
+        return self._run.attempt.batch
+
+    @property
     def parent_results(self) -> list[Any]:
         """The results of the jobs that this one came after, in the order in which they were named; empty if there are none.
 

@@ -47,13 +47,14 @@ def _jobs(made: Plan, ids: list[UUID], batch: UUID | None) -> tuple[Any, list[tu
                     f"{label(node)} is a job of the database {own.using!r}, but {label(first)} is one of {backend.using!r}:"
                     " a graph is stored in one."
                 )
-            template = templates[id(node.task)] = own.template(node.task)
+            template = templates[id(node.task)] = own.template(node.task, batch=batch)
         chosen = _stored_policies(made, index) if index in children else {}
         key = (id(template), *chosen.items())
         if (spec := specs.get(key)) is None:
-            spec = specs[key] = replace(template.spec, batch=batch, **chosen)
+            spec = specs[key] = replace(template.spec, **chosen)
         try:
             args, kwargs = template.arguments(node.args, node.kwargs)
+            key = template.unique_key(node.args, node.kwargs)
         except InvalidArguments as error:
             raise InvalidArguments(f"{label(node)}: {error}", path=error.path) from None
         jobs.append((template, template.new_job(ids[index], args, kwargs, spec, _description(node, spec.description))))

@@ -42,7 +42,7 @@ check(Move.RELEASE, Status.WAITING, Status.SCHEDULED)
 check(Move.CANCEL, Status.WAITING, Status.CANCELLED)
 
 #: Said so that no index serves it: with stale statistics a plan would go through all that waits to find one job by its key.
-_STILL_WAITS: Final = f"status NOT IN ({', '.join(repr(status.value) for status in Status if status != Status.WAITING)})"
+STILL_WAITS: Final = f"status NOT IN ({', '.join(repr(status.value) for status in Status if status != Status.WAITING)})"
 #: Parents `p` that are in the way of a child `c`.
 IN_THE_WAY: Final = (
     "NOT (p.status = 'succeeded'"
@@ -187,7 +187,7 @@ def release(cursor: Any, dialect: db.Dialect, children: Mapping[UUID, str], foll
     for child in waiting:
         if child in locked and children[child]:
             cursor.execute(
-                f"UPDATE {db.JOB} SET reason = %s WHERE id = %s AND {_STILL_WAITS}",
+                f"UPDATE {db.JOB} SET reason = %s WHERE id = %s AND {STILL_WAITS}",
                 [children[child][:500], dialect.uuid(child)],
             )
     _make_ready(cursor, dialect, [locked[child] for child in free if child not in still], followed)
@@ -203,7 +203,7 @@ def _make_ready(cursor: Any, dialect: db.Dialect, children: Sequence[_Child], fo
     cursor.execute(
         f"UPDATE {db.JOB}{dialect.by_key} SET status = CASE WHEN run_after > {now} THEN 'scheduled' ELSE 'ready' END,"
         f" due_at = CASE WHEN run_after IS NULL THEN {now} ELSE {latest}(run_after, {now}) END, reason = ''"
-        f" WHERE id IN ({marks}) AND {_STILL_WAITS}",
+        f" WHERE id IN ({marks}) AND {STILL_WAITS}",
         params,
     )
     cursor.execute(f"SELECT id, status FROM {db.JOB} WHERE id IN ({marks})", params)
@@ -224,7 +224,7 @@ def cancel_waiting(cursor: Any, dialect: db.Dialect, children: Mapping[UUID, str
         marks, params = dialect.marks(child.id for child in members)
         cursor.execute(
             f"UPDATE {db.JOB}{dialect.by_key} SET status = 'cancelled', reason = %s, finished_at = {dialect.now_sql},"
-            f" prune_at = {'%s' if keep is None else dialect.now_plus()} WHERE id IN ({marks}) AND {_STILL_WAITS}",
+            f" prune_at = {'%s' if keep is None else dialect.now_plus()} WHERE id IN ({marks}) AND {STILL_WAITS}",
             [reason, keep, *params],
         )
         for child in members:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from django.db import DatabaseError, connections, transaction
 from django.db.models import F
@@ -29,8 +31,16 @@ RECOUNT: Final = "recount"
 _ROWS: Final = 250
 
 
-def fold(*, using: str, limit: int) -> int:
-    """Add up to `limit` deltas to the counts, the oldest first, in the caller's open transaction. Return how many it took.
+@dataclass(slots=True)
+class Folded:
+    """What a fold took: so many deltas. `batches`: those that they name; the caller looks at them in the same transaction."""
+
+    touched: int = 0
+    batches: set[UUID] = field(default_factory=set)
+
+
+def fold(*, using: str, limit: int) -> Folded:
+    """Add up to `limit` deltas to the counts, the oldest first, in the caller's open transaction.
 
     Deltas that another fold has locked are left to it: each is taken once. Readers see it either way, since a transaction takes
     the deltas and changes the counts as one. Counts are changed in order, so two folds wait for each other at most.
@@ -39,7 +49,8 @@ def fold(*, using: str, limit: int) -> int:
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(_FOLD, [limit])
-            return int(cursor.fetchone()[0])
+            touched, named = cursor.fetchone()
+            return Folded(int(touched), set(named or ()))
         dialect = db.dialect(connection)
         cursor.execute(
             f"SELECT id, queue, name, value, batch_id FROM {DELTA}{dialect.by_key} ORDER BY id LIMIT %s{dialect.for_update_skip}",
@@ -49,6 +60,8 @@ def fold(*, using: str, limit: int) -> int:
         sums: Counter[tuple[str, str]] = Counter()
         batches: Counter[tuple[str, str]] = Counter()
         for _id, queue, name, value, batch in rows:
+            if name == tally.LOOK:
+                continue
             sums[queue, name] += int(value)
             if batch is not None:
                 batches[batch, name] += int(value)
@@ -62,7 +75,7 @@ def fold(*, using: str, limit: int) -> int:
                     f"INSERT INTO {table} ({owner}, name, value) VALUES {', '.join(['(%s, %s, %s)'] * len(counts))} ON {add}",
                     [item for (key, name), value in counts for item in (key, name, value)],
                 )
-    return len(rows)
+    return Folded(len(rows), {dialect.to_uuid(row[4]) for row in rows if row[4] is not None})
 
 
 def _add(table: str, owner: str) -> str:
@@ -74,11 +87,12 @@ _FOLD: Final = (
     f"WITH picked AS MATERIALIZED (SELECT id FROM {DELTA} ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED),"
     f" taken AS (DELETE FROM {DELTA} d USING picked p WHERE d.id = p.id RETURNING d.queue, d.name, d.value, d.batch_id),"
     f" folded AS (INSERT INTO {COUNT} (queue, name, value)"
-    f" SELECT queue, name, SUM(value) FROM taken GROUP BY queue, name ORDER BY queue, name ON {_add(COUNT, 'queue')}),"
+    f" SELECT queue, name, SUM(value) FROM taken WHERE name <> '{tally.LOOK}' GROUP BY queue, name ORDER BY queue, name"
+    f" ON {_add(COUNT, 'queue')}),"
     f" batched AS (INSERT INTO {BATCH_COUNT} (batch_id, name, value)"
-    " SELECT batch_id, name, SUM(value) FROM taken WHERE batch_id IS NOT NULL GROUP BY batch_id, name ORDER BY batch_id, name"
-    f" ON {_add(BATCH_COUNT, 'batch_id')})"
-    " SELECT COUNT(*) FROM taken"
+    f" SELECT batch_id, name, SUM(value) FROM taken WHERE batch_id IS NOT NULL AND name <> '{tally.LOOK}'"
+    f" GROUP BY batch_id, name ORDER BY batch_id, name ON {_add(BATCH_COUNT, 'batch_id')})"
+    " SELECT COUNT(*), array_agg(DISTINCT batch_id) FILTER (WHERE batch_id IS NOT NULL) FROM taken"
 )
 
 

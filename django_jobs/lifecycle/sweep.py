@@ -23,6 +23,7 @@ from ..models import CancelRequest, Job, JobLock
 from ..outcomes import ErrorInfo, Event
 from ..statuses import FINAL, PENDING, Move, Parked, Status, sources
 from . import tally
+from .batch_keep import Keeper
 from .ended import leave_ended
 from .graph import kept_for_others, orphan
 from .moves import cancel_locked, delete_rows, forget_requests, prune_time
@@ -172,17 +173,18 @@ def give_up_unknown(*, using: str, grace: float, limit: int) -> Swept:
     return Swept(len(jobs), events=events)
 
 
-def prune(*, using: str, limit: int) -> Swept:
+def prune(*, using: str, limit: int, keeper: Keeper | None = None) -> Swept:
     """Delete jobs whose retention has passed, the oldest first. Index django_jobs_prune.
 
-    A job that still has a lock row is left until that is cleared: deleting it would wait for whoever holds the row. A graph goes
-    when every member is due: those that are due before the others wait for them.
+    A job that still has a lock row is left until that is cleared: deleting it would wait for whoever holds the row. A graph, or a
+    batch, goes when every member is due: those that are due before the others wait for them. `keeper`: one for many calls.
     """
     now = db.server_now(connections[using])
     locks = JobLock.objects.using(using).filter(job=OuterRef("pk"))
     old = Job.objects.using(using).filter(~Exists(locks), prune_at__lte=now).order_by("prune_at", "id")
     jobs = list(skipping_locked(old.only("id", "queue", "status", "batch_id", "graph"), whole=True)[:limit])
     kept = kept_for_others(jobs, using=using, now=now)
+    kept |= (keeper or Keeper()).kept([job for job in jobs if job.id not in kept], using=using, now=now)
     for again in set(kept.values()):
         # Out of the way of the others, which come after them in the order.
         Job.objects.using(using).filter(id__in=[job_id for job_id, at in kept.items() if at == again]).update(prune_at=again)

@@ -14,7 +14,8 @@ from uuid import UUID
 
 from django.db import connections
 
-from ..db import DELTA, batches, dialect
+from ..db import DELTA, dialect
+from ..db import batches as db_batches
 from ..models import Job
 from ..models.stat import move_name
 from ..statuses import Status
@@ -24,6 +25,9 @@ Key = tuple[str, str, UUID | None]
 
 #: Rows in one statement.
 _ROWS: Final = 250
+
+#: The name of a row that only says that a batch is to be looked at.
+LOOK: Final = "look"
 
 CLAIMED: Final = move_name(Status.READY, Status.RUNNING)
 SUCCEEDED: Final = move_name(Status.RUNNING, Status.SUCCEEDED)
@@ -37,7 +41,7 @@ def write(cursor: Any, changes: Mapping[Key, int]) -> None:
         for (queue, name, batch), value in sorted(changes.items(), key=_order)
         if value
     ]
-    for part in batches(rows, _ROWS):
+    for part in db_batches(rows, _ROWS):
         marks = ", ".join(["(%s, %s, %s, %s)"] * len(part))
         cursor.execute(
             f"INSERT INTO {DELTA} (queue, name, batch_id, value) VALUES {marks}", [value for row in part for value in row]
@@ -55,6 +59,14 @@ def moved(jobs: Iterable[Job], target: str, *, using: str) -> None:
     if changes:
         with connections[using].cursor() as cursor:
             write(cursor, changes)
+
+
+def note_batches(cursor: Any, batches: Iterable[UUID]) -> None:
+    """Have `batches` looked at by whoever folds next, in the transaction open on the cursor's connection: no number changes."""
+    words = dialect(cursor.db)
+    for part in db_batches(sorted(batches), _ROWS):
+        marks = ", ".join([f"('', '{LOOK}', %s, 0)"] * len(part))
+        cursor.execute(f"INSERT INTO {DELTA} (queue, name, batch_id, value) VALUES {marks}", [words.uuid(one) for one in part])
 
 
 def counting(rows: str, name: str) -> str:

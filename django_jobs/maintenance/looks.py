@@ -68,6 +68,7 @@ class Pulse:
     unknown: bool  # there are jobs parked for want of a worker that knows their task
     deltas: bool  # there are counts to be folded
     ended: bool  # jobs of graphs have ended, and nobody has looked at their children yet
+    batches: bool  # there are batches that have not finished
 
 
 class Looks:
@@ -145,7 +146,7 @@ class Looks:
             f" EXISTS (SELECT 1 FROM {db.QUEUE} WHERE paused_at IS NOT NULL AND paused_until <= {now}),"
             f" EXISTS (SELECT 1 FROM {db.JOB} WHERE parked = 'unknown_task'),"
             f" (SELECT MIN(expires_at) FROM {db.LOCK} WHERE kind = 'http'), (SELECT MIN(id) FROM {db.DELTA}),"
-            f" (SELECT MIN(id) FROM {db.ENDED})"
+            f" (SELECT MIN(id) FROM {db.ENDED}), EXISTS (SELECT 1 FROM {db.BATCH} WHERE finished_at IS NULL)"
         )
         with connection.cursor() as cursor:
             cursor.execute(sql, [])
@@ -169,6 +170,7 @@ class Looks:
             lease=ahead(row[10]),
             deltas=row[11] is not None,
             ended=row[12] is not None,
+            batches=bool(row[13]),
         )
 
     def _look_at_locks(self) -> None:

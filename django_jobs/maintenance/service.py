@@ -25,6 +25,8 @@ from ..db.reach import Reach
 from ..db.schema import one_line
 from ..exceptions import UnknownTask
 from ..lifecycle import graph, lease, pause, rollup, sweep
+from ..lifecycle.batch_keep import Keeper, Walk
+from ..lifecycle.batch_look import look
 from ..lifecycle.follow import Followed, follow_ended
 from ..lifecycle.recover import writing
 from ..lifecycle.sweep import Swept
@@ -48,6 +50,8 @@ PARK_SECONDS: Final = 5.0
 UNKNOWN_SECONDS: Final = 5.0
 #: How often a process folds the deltas of counts, if there are any: a reader adds up what has not been folded.
 FOLD_SECONDS: Final = 5.0
+#: The same while there are batches that have not finished: whoever folds looks at those that have changed.
+BATCH_FOLD_SECONDS: Final = 0.5
 #: How often a process looks at some of the jobs that wait for others, whether it was told of them or not.
 FORGOTTEN_SECONDS: Final = 30.0
 #: Deltas in one fold.
@@ -74,14 +78,20 @@ def knows_task(name: str) -> bool:
     return True
 
 
+def _late(using: str, limit: int) -> Swept:
+    requests = sweep.apply_requests(using=using, limit=limit)
+    swept = sweep.cancel_late(using=using, limit=limit)
+    return Swept(max(swept.touched, requests.touched), requests.events + swept.events)
+
+
+def _roll_up(using: str, limit: int) -> Swept:
+    folded = rollup.fold(using=using, limit=limit)
+    return Swept(folded.touched, queues=look(connections[using], folded.batches).queues)
+
+
 def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
     """Return the services by name, in the order in which their turns are taken."""
     batch = settings.sweep_batch
-
-    def late(using: str, limit: int) -> Swept:
-        requests = sweep.apply_requests(using=using, limit=limit)
-        swept = sweep.cancel_late(using=using, limit=limit)
-        return Swept(max(swept.touched, requests.touched), requests.events + swept.events)
 
     def queues(using: str, limit: int) -> Swept:
         back = pause.release_resumed(using=using, limit=limit)
@@ -98,9 +108,13 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
     def unknown(using: str, limit: int) -> Swept:
         return sweep.give_up_unknown(using=using, grace=settings.unknown_task_grace, limit=limit)
 
+    keeper = Keeper()
+
     def prune(using: str, limit: int) -> Swept:
         keys = rollup.prune_keys(using=using, seconds=settings.idempotency_retention, limit=limit)
-        return Swept(max(sweep.prune(using=using, limit=limit).touched, keys))
+        return Swept(max(sweep.prune(using=using, limit=limit, keeper=keeper).touched, keys))
+
+    walk = Walk()
 
     def recount(using: str, limit: int) -> Swept:
         rollup.recount_next(using=using)
@@ -111,12 +125,13 @@ def make_services(looks: Looks, settings: JobsSettings) -> dict[str, Service]:
         Service("requeuer", partial(requeuer.sweep, looks), batch, IDLE_SECONDS),
         Service("leases", lambda using, limit: lease.lapse(using=using, limit=limit), batch, IDLE_SECONDS),
         Service("stager", lambda using, limit: sweep.stage_due(using=using, limit=limit), batch, IDLE_SECONDS),
-        Service("timeouts", late, batch, IDLE_SECONDS),
+        Service("timeouts", _late, batch, IDLE_SECONDS),
         Service("graphs", graphs, batch, IDLE_SECONDS),
         Service("queues", queues, batch, IDLE_SECONDS),
         Service("unknown", unknown, batch, min(IDLE_SECONDS, max(settings.unknown_task_grace, settings.sweep_interval))),
         Service("pruner", prune, settings.prune_batch, PRUNE_SECONDS, PRUNE_REST_SECONDS),
-        Service("rollup", lambda using, limit: Swept(rollup.fold(using=using, limit=limit)), FOLD_BATCH, IDLE_SECONDS),
+        Service("rollup", _roll_up, FOLD_BATCH, IDLE_SECONDS),
+        Service("batches", lambda using, limit: Swept(queues=walk.step(using=using, limit=limit)), batch, IDLE_SECONDS),
         Service(rollup.RECOUNT, recount, 1, status_seconds, status_seconds),
         Service("registry", registry.sweep, batch, IDLE_SECONDS / 2),
     )
@@ -169,7 +184,8 @@ class Maintenance:
         self._session: Any = None
         self._failures = 0
         self._looked_at: float | None = None
-        self._next_unknown = self._next_park = self._next_fold = 0.0
+        self._next_unknown = self._next_park = 0.0
+        self._folded_at = -FOLD_SECONDS
         self._ran: dict[str, _Ran] = {}
 
     def run(self) -> None:
@@ -246,11 +262,11 @@ class Maintenance:
             "stager": pulse.due is not None and pulse.due <= 0,
             "timeouts": pulse.requests or (pulse.late is not None and pulse.late <= 0),
             "graphs": pulse.ended,
-            "rollup": pulse.deltas and self.clock() >= self._next_fold,
+            "rollup": pulse.deltas and self.clock() - self._folded_at >= (BATCH_FOLD_SECONDS if pulse.batches else FOLD_SECONDS),
             "queues": pulse.resumed or (pulse.paused and self.clock() >= self._next_park),
         }
         if wanted["rollup"]:
-            self._next_fold = self.clock() + FOLD_SECONDS
+            self._folded_at = self.clock()
         if wanted["queues"]:
             self._next_park = self.clock() + PARK_SECONDS
         return [name for name, is_wanted in wanted.items() if is_wanted]

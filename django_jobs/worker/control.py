@@ -271,7 +271,7 @@ class Control:
             self.hands.begin()
             result = record(self.connection, self._to_record, worker_name=self.name)
             events, done = events + result.events, result.done + result.fenced
-            self.followers.told(result.has_ended)
+            self.followers.told(result.has_ended, self._to_record)
             self._taken([self.hands.items[token] for token in result.fenced if token in self.hands.items])
             later = [(now + LATER_SECONDS, item) for item in result.later]
         self._write_notes()
