@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_jobs",
+    "django_jobs.contrib.mail",
     "django_jobs.contrib.notify",
     "tests.project",
 ]
@@ -52,5 +53,7 @@ TEMPLATES = [
 ]
 # It would enqueue a job of its own for each failure of a test.
 DJANGO_JOBS_NOTIFY = {"ENABLED": False}
-MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}  # from Django 6.1 on
+_LOCMEM = "django.core.mail.backends.locmem.EmailBackend"
+MAILERS = {"default": {"BACKEND": _LOCMEM}}  # from Django 6.1 on
+DJANGO_JOBS_MAIL = {"BACKEND": _LOCMEM}  # before
 TASKS = {"default": {"BACKEND": "django_jobs.backend.JobsBackend", "QUEUES": []}}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-import django
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.core import mail
@@ -27,6 +26,7 @@ from django_jobs.lifecycle import control
 from django_jobs.models import Job
 from django_jobs.statuses import Status
 from django_jobs.testing import run_jobs
+from tests.contrib.mailers import mailer
 from tests.support.jobs import in_threads, make_job
 from tests.urls import urlpatterns as site_urls
 
@@ -35,13 +35,6 @@ urlpatterns = [*site_urls, path("notices/", include("django_jobs.contrib.notify.
 with_pages = override_settings(ROOT_URLCONF="tests.contrib.test_notify")
 TASK = "shop.tasks.bill"
 in_commits = pytest.mark.django_db(transaction=True)
-
-
-def mailer(path: str) -> override_settings:
-    """Have mails sent by this back end."""
-    if django.VERSION >= (6, 1):
-        return override_settings(MAILERS={"default": {"BACKEND": path}})
-    return override_settings(EMAIL_BACKEND=path)
 
 
 class Broken(BaseEmailBackend):
