@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,8 @@ from asgiref.sync import async_to_sync
 
 from . import signals
 from .compat import TaskResultDoesNotExist, task_backends, task_finished
-from .exceptions import UnknownTask
+from .exceptions import JobDoesNotExist, UnknownTask
+from .execution.surroundings import base_context, restore_own
 from .outcomes import Event
 from .registry import find_task
 from .statuses import Status
@@ -36,10 +38,21 @@ def tell_end(event: Event) -> None:
     """Send `task_finished` and call the task's hook. Logs what they raise; never raises an `Exception` itself."""
     try:
         _tell_end(event)
-    except TaskResultDoesNotExist:
+    except (TaskResultDoesNotExist, JobDoesNotExist):
         logger.info("Job %s is gone before its hook was called.", event.job_id)
     except Exception:
         logger.exception("Telling the end of job %s failed.", event.job_id)
+
+
+def _call_for(result: Any, call: Callable[[], Any]) -> BaseException | None:
+    """Call a hook with the job's language, time zone and user, in a context of its own: here it may be a request's thread.
+
+    What a project's own `CONTEXT` brings back may not be taken away again, so it is left out.
+    """
+    job = getattr(result, "job", None)
+    if job is not None:
+        restore_own(job.context, job.created_by)
+    return signals.guarded(call)
 
 
 def _tell_end(event: Event) -> None:
@@ -54,6 +67,7 @@ def _tell_end(event: Event) -> None:
     signals.call_listeners(task_finished, sender_of(event.backend), "task_finished", task_result=result, job_id=event.job_id)
     if hook is None:
         return
-    error = signals.guarded(partial(async_to_sync(hook) if inspect.iscoroutinefunction(hook) else hook, result))
+    call = partial(async_to_sync(hook) if inspect.iscoroutinefunction(hook) else hook, result)
+    error = base_context().run(_call_for, result, call)
     if error is not None:
         logger.error("A hook of the task %s raised, for job %s.", event.task, event.job_id, exc_info=error)

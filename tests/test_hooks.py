@@ -9,10 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import connection, transaction
+from django.utils import timezone, translation
 
-from django_jobs import db, job, signals
+from django_jobs import as_user, current_user, db, job, signals
 from django_jobs.compat import task_finished
 from django_jobs.lifecycle import control, lease, sweep
 from django_jobs.lifecycle.record import record
@@ -67,6 +68,16 @@ def exiting() -> None:
 
 @job(on_failure=breaks)
 def breaking() -> None:
+    pass
+
+
+def where(result: Any) -> None:
+    user = current_user()
+    told.append((user.username if user else "nobody", f"{translation.get_language()} {timezone.get_current_timezone_name()}"))
+
+
+@job(on_failure=where)
+def says_where() -> None:
     pass
 
 
@@ -228,6 +239,16 @@ def test_a_hook_that_fails_changes_nothing(task: Any, caplog: pytest.LogCaptureF
 def test_a_coroutine_may_be_a_hook_here_too() -> None:
     control.cancel([stored(ahooked).id])
     assert told == [("async hook", "cancelled")]
+
+
+def test_a_hook_finds_the_language_zone_and_user_of_its_job() -> None:
+    ada, bob = User.objects.create_user("ada"), User.objects.create_user("bob")
+    context = {"language": "de", "timezone": "Asia/Kolkata", "user": str(ada.pk), "gone.function": 1}
+    job_id = stored(says_where, context=context, created_by="ada").id
+    with as_user(bob), translation.override("fr"):
+        control.cancel([job_id, stored(says_where).id])
+        assert (translation.get_language(), current_user()) == ("fr", bob)
+    assert told == [("ada", "de Asia/Kolkata"), ("nobody", "en-us UTC")]
 
 
 def test_a_rollback_tells_nobody() -> None:

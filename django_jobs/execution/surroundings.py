@@ -49,17 +49,22 @@ def has_own(carried: Mapping[str, Any]) -> bool:
     return not carried.keys() <= {LANGUAGE, TIME_ZONE, users.USER}
 
 
+def restore_own(carried: Mapping[str, Any], created_by: str | None = None) -> None:
+    """Bring back what is kept in context variables alone: language, time zone, user."""
+    if language := carried.get(LANGUAGE):
+        translation.activate(language)
+    if zone := carried.get(TIME_ZONE):
+        timezone.activate(zone)
+    users.restore(carried.get(users.USER), created_by)
+
+
 def restore(carried: Mapping[str, Any], created_by: str | None = None) -> ExitStack | None:
     """Bring back what was captured when the job was enqueued.
 
     Where a project's restoring function returns a context manager, it is entered here, and left when the returned stack is
     closed. What has no such function any more is left out. Raises what such a function raises.
     """
-    if language := carried.get(LANGUAGE):
-        translation.activate(language)
-    if zone := carried.get(TIME_ZONE):
-        timezone.activate(zone)
-    users.restore(carried.get(users.USER), created_by)
+    restore_own(carried, created_by)
     stack: ExitStack | None = None
     for capture, bring_back in conf.context_pairs():
         name = f"{capture.__module__}.{capture.__qualname__}"
