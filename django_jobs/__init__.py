@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .methods import allow_later, later
     from .results import JobResult
     from .statuses import Status
-    from .unique import unique_by
     from .task import Arguments, JobTask, job
+    from .unique import unique_by
     from .users import acurrent_user, as_user, current_user
 
 __version__ = "0.1.0"

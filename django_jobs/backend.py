@@ -30,6 +30,7 @@ from .queues import check_queue_name
 from .registry import register
 from .results import DJANGO_STATUS, JobResult, from_row
 from .task import JobTask, split_call
+from .unique import UniqueBy, check_key
 from .users import carried_user, current_identity, current_name
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class JobsBackend(BaseTaskBackend):
         nobody. `batch`: that of the job, which the caller has joined.
         """
         template = self.template(task, batch=batch)
-        result: JobResult[P, R] = self._store(template, [template.arguments(tuple(args), kwargs)])[0]
+        result: JobResult[P, R] = self._store(template, [(tuple(args), kwargs, template.arguments(tuple(args), kwargs))])[0]
         return result
 
     async def aenqueue(self, task: Task[P, R], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JobResult[P, R]:
@@ -118,7 +119,7 @@ class JobsBackend(BaseTaskBackend):
         for index, call in enumerate(calls):
             args, kwargs = split_call(call, index)
             try:
-                arguments.append(template.arguments(args, kwargs))
+                arguments.append((args, kwargs, template.arguments(args, kwargs)))
             except InvalidArguments as error:
                 raise InvalidArguments(str(error), path=error.path, index=index) from None
         return self._store(template, arguments)
@@ -145,15 +146,21 @@ class JobsBackend(BaseTaskBackend):
             object.__setattr__(task, "_template", template)
         return template
 
-    def _store(self, template: Template, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
-        """Insert a job for each of `calls`, now or when the other database's transaction commits; tell the listeners."""
-        from .lifecycle import enqueue
+    def _store(self, template: Template, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any], Any]]) -> list[Any]:
+        """Insert a job for each of `calls` (its positional and keyword arguments, and both as JSON); tell the listeners.
+
+        Now or when the other database's transaction commits. Where a live job has the unique key it is the answer.
+        """
+        from .lifecycle import unique
 
         ids = uuid7s(len(calls))
-        jobs = [template.new_job(job_id, args, kwargs) for job_id, (args, kwargs) in zip(ids, calls, strict=True)]
+        jobs = [template.new_job(job_id, *stored) for job_id, (_, _, stored) in zip(ids, calls, strict=True)]
+        if template.unique is not None:
+            for index, (job, (args, kwargs, _)) in enumerate(zip(jobs, calls, strict=True)):
+                job.unique_key = template.unique_key(args, kwargs, index=index if len(jobs) > 1 else None)
 
-        def insert() -> None:
-            enqueue.insert(jobs, using=template.using)
+        def insert() -> Mapping[UUID, UUID]:
+            return unique.insert_or_find(jobs, using=template.using, on_conflict=template.on_conflict)
 
         return store(type(self), [(template, job) for job in jobs], insert, template.using)
 
@@ -194,7 +201,7 @@ class JobsBackend(BaseTaskBackend):
 class Template:
     """What the jobs of one call of `enqueue` or `enqueue_many` have in common."""
 
-    __slots__ = ("call", "commit_alias", "serializer", "spec", "task", "using")
+    __slots__ = ("call", "commit_alias", "on_conflict", "serializer", "spec", "task", "unique", "using")
 
     def __init__(self, task: Task[..., Any], backend: str, using: str, context: dict[str, Any]) -> None:
         from .lifecycle.enqueue import JobSpec
@@ -203,7 +210,8 @@ class Template:
         self.task, self.using = task, using
         self.call = call_of(task)
         self.serializer = "json"
-        self.commit_alias = ""
+        self.commit_alias, self.on_conflict = "", "return"
+        self.unique: Any = None
         self.spec = JobSpec(
             task=task.module_path,
             backend=backend,
@@ -218,6 +226,11 @@ class Template:
 
     def _take_options(self, task: JobTask[..., Any]) -> None:
         self.serializer = task.serializer
+        self.unique, self.on_conflict = task.unique, task.on_conflict
+        if isinstance(task.unique, UniqueBy):
+            task.unique.check(self.call.signature)
+        if task.unique_until != "finished":
+            self.spec.unique_until = task.unique_until
         if task.enqueue_on_commit:
             self.commit_alias = task.enqueue_on_commit if isinstance(task.enqueue_on_commit, str) else DEFAULT_DB_ALIAS
         if task.delay is not None:
@@ -248,12 +261,29 @@ class Template:
         )
 
     def new_job(
-        self, job_id: UUID, args: list[Any], kwargs: dict[str, Any], spec: JobSpec | None = None, description: str = ""
+        self,
+        job_id: UUID,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        spec: JobSpec | None = None,
+        description: str = "",
+        unique_key: str | None = None,
     ) -> NewJob:
         """Make a job of these arguments, which are JSON; each new one is made here. `spec`: where it is not the template's."""
         from .lifecycle.enqueue import NewJob
 
-        return NewJob(spec or self.spec, args, kwargs, job_id, description=description)
+        return NewJob(spec or self.spec, args, kwargs, job_id, unique_key, description=description)
+
+    def unique_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, index: int | None = None) -> str | None:
+        """Return the unique key of a job with these arguments; None if it has none. Raises `InvalidArguments`."""
+        unique = self.unique
+        try:
+            if isinstance(unique, UniqueBy):
+                return unique.key(self.spec.task, self.call.signature, args, kwargs, self.serializer)
+            key = unique(*args, **kwargs) if callable(unique) else unique
+            return None if key is None else check_key(key)
+        except InvalidArguments as error:
+            raise InvalidArguments(f"{self.task.name}(): {error}", path=error.path, index=index) from None
 
     def result(self, job: NewJob) -> JobResult[..., Any]:
         """Return the result of a job just stored, the same that a look-up would give."""

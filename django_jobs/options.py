@@ -11,8 +11,9 @@ from django.db import connections
 
 from . import retry, serializers
 from .durations import MAX_SECONDS, parse_duration
-from .exceptions import InvalidOption
+from .exceptions import InvalidArguments, InvalidOption
 from .statuses import FINAL
+from .unique import ON_CONFLICT, UNTIL, UniqueBy, check_key
 
 PRIORITY_MIN: Final = -100
 PRIORITY_MAX: Final = 100
@@ -212,6 +213,32 @@ def _callable(value: Any, field: str) -> Callable[..., Any] | None:
     return result
 
 
+def _unique(value: Any, field: str) -> Any:
+    if value is None or isinstance(value, UniqueBy):
+        return value
+    if value == "args":
+        return UniqueBy()
+    if isinstance(value, str):
+        try:
+            return check_key(value, field)
+        except InvalidArguments as error:
+            raise InvalidOption(field, str(error).partition(": ")[2]) from None
+    if callable(value):
+        return value
+    raise InvalidOption(
+        field, f'"args", a key, a function of the arguments that returns a key, or unique_by(...); not {shown(value)}.'
+    )
+
+
+def _one_of(*known: str) -> Callable[[Any, str], str]:
+    def check(value: Any, field: str) -> str:
+        if value not in known:
+            raise InvalidOption(field, f"one of {', '.join(map(repr, known))}, not {shown(value)}.")
+        return str(value)
+
+    return check
+
+
 #: Option -> the function that checks and freezes its value.
 CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "max_attempts": _max_attempts,
@@ -233,6 +260,9 @@ CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "on_failure": _callable,
     "enqueue_on_commit": _flag_or_alias,
     "description": _description,
+    "unique": _unique,
+    "unique_until": _one_of(*UNTIL),
+    "on_conflict": _one_of(*ON_CONFLICT),
 }
 
 #: Options of the function and not of a job: they are not stored with it, so a worker takes them from the declared task.

@@ -18,6 +18,7 @@ from .compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, Task, t
 from .exceptions import InvalidArguments, UnknownTask
 from .options import UNSET, Unset
 from .registry import autodiscover, find_task, import_errors, register, registered
+from .unique import UniqueBy
 
 if TYPE_CHECKING:
     from .graphs.nodes import Signature
@@ -62,6 +63,9 @@ class JobOptions(TypedDict, total=False):
     serializer: options.SerializerName
     enqueue_on_commit: bool | str
     description: str
+    unique: str | UniqueBy | Callable[..., str | None] | None
+    unique_until: Literal["started", "finished", "pruned"]
+    on_conflict: Literal["return", "raise", "replace"]
 
 
 class TaskOptions(JobOptions, total=False):
@@ -78,6 +82,11 @@ class TaskOptions(JobOptions, total=False):
     * `max_deaths`: a job under which the worker died this many times in a row has failed.
     * `retention`: how long finished jobs are kept: a duration, or a dict from final status to duration, None for ever.
     * `tags`, `metadata`, `description`: for people and filters; strings, a dict of JSON, a text.
+    * `unique`: no two live jobs are the same: "args" for the same arguments, `unique_by(...)` for some of them or a period, a
+      function of the arguments that returns a key, or a key. `unique_until`: how long a job holds its key: until it is "started",
+      until it has "finished" (the default), or until it is "pruned", if it succeeded. `on_conflict`: what an enqueue does that
+      finds its key held: "return" that job (the default), "raise" `JobExists`, or "replace" its arguments and start time if it
+      has not started.
     * `serializer`: "json", or "typed" for dates, decimals, UUIDs, model instances and more.
     * `atomic`: run the task and record its success in one database transaction.
     * `isolate`: run each attempt in a process of its own.
@@ -137,6 +146,9 @@ class JobTask(_TaskBase[P, R]):
     on_failure: Callable[..., Any] | None = None
     enqueue_on_commit: bool | str = False
     description: str = ""
+    unique: Any = None
+    unique_until: str = "finished"
+    on_conflict: str = "return"
     #: Seconds from the enqueue, by the database's clock, to the earliest start. Set by `using(run_after=<timedelta>)`.
     delay: float | None = None
     # The back end's: what the jobs of this task have in common, made at the first enqueue.

@@ -293,7 +293,7 @@ def test_every_option_is_either_stored_with_the_job_or_refused_by_using() -> Non
     from django_jobs.lifecycle.enqueue import JobSpec
 
     stored = {item.name for item in fields(JobSpec)}
-    at_the_enqueue = {"enqueue_on_commit"}
+    at_the_enqueue = {"enqueue_on_commit", "unique", "on_conflict"}
     refused = set(CHECKS) - stored - at_the_enqueue
     assert refused == DECLARED
     assert stored & DECLARED == set()

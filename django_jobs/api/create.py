@@ -70,7 +70,8 @@ class Reader:
             raise InvalidOption("on_conflict", f"{RETURN!r} or {RAISE!r}.")
         asked = self._of_task(item) if item.get("task") is not None else self._of_input(item)
         asked.on_conflict = on_conflict
-        asked.job.unique_key = values.unique_key(item.get("unique_key"))
+        if item.get("unique_key") is not None:
+            asked.job.unique_key = values.unique_key(item["unique_key"])
         return asked
 
     def _of_task(self, item: Mapping[str, Any]) -> Asked:
@@ -83,11 +84,13 @@ class Reader:
             raise InvalidOption("kwargs", "an object.")
         backend, template, spec = self._template(item)
         try:
-            args, kwargs = template.arguments(tuple(args), kwargs)
+            given = tuple(args), kwargs
+            args, kwargs = template.arguments(*given)
+            key = template.unique_key(*given)
         except InvalidArguments as error:
             # A signature that does not fit has no path; the arguments as a whole are what is wrong.
             raise InvalidOption(error.path or ("kwargs" if kwargs and not args else "args"), str(error)) from None
-        return Asked(NewJob(spec, args, kwargs), RETURN, template, backend)
+        return Asked(NewJob(spec, args, kwargs, unique_key=key), RETURN, template, backend)
 
     def _template(self, item: Mapping[str, Any]) -> tuple[Any, Any, JobSpec]:
         key = _key(item)
@@ -159,10 +162,11 @@ def _free_input(value: Any) -> Any:
         raise InvalidOption(error.path.replace("input[0]", "input", 1), message.partition(": ")[2]) from None
 
 
-def new_jobs(view: JobsView, items: Sequence[Any], *, is_many: bool) -> list[Created]:
+def new_jobs(view: JobsView, items: Sequence[Any], *, is_many: bool, batch: UUID | None = None) -> list[Created]:
     """Store the jobs that `items` ask for, all or none, in the caller's open transaction; return what became of each.
 
-    Raises `ApiError`, with the `index` of the item if there are many: then nothing was stored.
+    `batch`: theirs, which the caller has joined. Raises `ApiError`, with the `index` of the item if there are many: then nothing
+    was stored.
     """
     reader = Reader(view)
     asked: list[Asked] = []
@@ -171,6 +175,8 @@ def new_jobs(view: JobsView, items: Sequence[Any], *, is_many: bool) -> list[Cre
             asked.append(reader.read(item))
         except (ApiError, JobsError) as error:
             _refuse(error, index if is_many else None)
+    for each in asked:
+        each.job.spec.batch = batch
     taken = insert_or_find([each.job for each in asked], using=view.using)
     _check_taken(view, asked, taken, is_many)
     for each in asked:

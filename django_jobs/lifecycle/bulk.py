@@ -26,7 +26,6 @@ CHUNK_CHARS: Final = 4_000_000
 
 _TYPES: Final = {
     "is_http": "boolean",
-    "unique_until_started": "boolean",
     "graph": "uuid",
     "batch_id": "uuid",
     "id": "uuid",
@@ -119,7 +118,7 @@ _DEFAULTS: Final = {
     "is_http": False,
     "on_parent_failure": "",
     "on_parent_cancel": "",
-    "unique_until_started": False,
+    "unique_until": "",
 }
 
 

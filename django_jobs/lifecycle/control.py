@@ -21,7 +21,7 @@ from django.db import IntegrityError
 from django.db.models import Q
 
 from .. import db, wakeup
-from ..models import CancelRequest, Job, JobLock, LockKind
+from ..models import HOLDS_ITS_KEY, CancelRequest, Job, JobLock, LockKind
 from ..outcomes import Cancelled, Event
 from ..serializers import clean_text
 from ..statuses import FINAL, LABELS, LIVE, Move, Status, sources
@@ -161,7 +161,7 @@ def _put_back(using: str, now: datetime, why: str, keep_attempts: bool, jobs: Se
 
 
 def _conflict(using: str, job: Job) -> str:
-    rival = Job.objects.using(using).filter(unique_key=job.unique_key, status__in=LIVE).exclude(id=job.id).first()
+    rival = Job.objects.using(using).filter(HOLDS_ITS_KEY, unique_key=job.unique_key).exclude(id=job.id).first()
     return f"Its unique key is held by the job {rival.id}." if rival else "The database refused it: its unique key is held."
 
 
@@ -175,8 +175,17 @@ def _done(using: str, by: str, reason: str, ids: Sequence[UUID]) -> Report:
     with writing(using) as connection:
         jobs = _lock_in(using, ids, sources(Move.DONE, Status.SUCCEEDED), report, "mark as done")
         why = said("marked as done", by, reason)
-        finish(jobs, using, Move.DONE, Status.SUCCEEDED, db.server_now(connection), why)
-        report.changed = [job.id for job in jobs]
+        now = db.server_now(connection)
+
+        def write(part: Sequence[Job]) -> list[UUID]:
+            finish(part, using, Move.DONE, Status.SUCCEEDED, now, why)
+            return [job.id for job in part]
+
+        report.changed, errors = write_each(jobs, using, write)
+        for job in jobs:
+            if job.id in errors:  # a success may hold a key, too
+                report.refused[job.id] = _conflict(using, job)
+        jobs = [job for job in jobs if job.id not in errors]
         forget_requests(using, report.changed)
         report.events = [event("job_succeeded", job, Status.SUCCEEDED, why) for job in jobs]
         report.events += _follow(jobs, using)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, IntegrityError, InterfaceError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobs import db
@@ -29,6 +29,7 @@ from django_jobs.lifecycle.ended import leave_ended
 from django_jobs.lifecycle.successes import lock_tokens, prune_delay, succeed_portable, succeed_postgresql
 from django_jobs.models.stat import RETRIED, move_name
 from django_jobs.outcomes import (
+    Cancelled,
     ErrorInfo,
     Event,
     Failed,
@@ -120,6 +121,9 @@ def _isolated(
             if is_last_resort or is_database_conflict(error):
                 result.later.append(items[0])
                 return []
+            if isinstance(error, IntegrityError) and (rival := _rival(connection, items[0])) is not None:
+                outcome = Cancelled(reason=f"superseded by {rival}, which has its unique key by now")
+                return _isolated(connection, [replace(items[0], outcome=outcome)], result, worker_name, _record_others)
             logger.exception("The outcome of job %s could not be written", items[0].attempt.job_id)
             return _isolated(connection, [_unwritable(items[0], error)], result, worker_name, _record_others)
         free = _free(connection, items) if is_database_conflict(error) else items
@@ -148,6 +152,21 @@ def _free(connection: BaseDatabaseWrapper, items: Sequence[Finished]) -> Sequenc
         cursor.execute(f"SELECT id FROM {db.JOB}{dialect.by_key} WHERE id IN ({marks}) ORDER BY id{dialect.for_change_skip}", ids)
         found = {dialect.to_uuid(row[0]) for row in cursor.fetchall()}
     return [item for item in items if item.attempt.job_id in found]
+
+
+def _rival(connection: BaseDatabaseWrapper, item: Finished) -> UUID | None:
+    """Return the job that holds the unique key of this one, which does not hold it while it runs; None if there is none."""
+    dialect = db.dialect(connection)
+    job = dialect.uuid(item.attempt.job_id)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT r.id FROM {db.JOB} j JOIN {db.JOB} r ON r.unique_key = j.unique_key WHERE j.id = %s AND r.id <> %s"
+            " AND (r.status IN ('waiting', 'scheduled', 'ready') OR (r.status = 'running' AND r.unique_until IN ('', 'pruned'))"
+            " OR (r.status = 'succeeded' AND r.unique_until = 'pruned'))",
+            [job, job],
+        )
+        row = cursor.fetchone()
+    return None if row is None else dialect.to_uuid(row[0])
 
 
 _UNWRITABLE = "django_jobs.exceptions.InvalidResult"

@@ -297,6 +297,13 @@ def unclaim(connection: BaseDatabaseWrapper, worker: UUID, *, keep: Collection[U
             )
             rows = [(dialect.to_uuid(job), dialect.to_uuid(token)) for job, token in cursor.fetchall()]
             mine = [job for job, token in rows if found[job] == token]
+            # Another may have their key by now: these are left to the requeuer, who knows what to do then.
+            marks, params = dialect.marks(mine or [worker])
+            cursor.execute(
+                f"SELECT id FROM {db.JOB} WHERE id IN ({marks}) AND unique_key IS NOT NULL AND unique_until = 'started'", params
+            )
+            keyless = {dialect.to_uuid(row[0]) for row in cursor.fetchall()}
+            mine = [job for job in mine if job not in keyless]
             if not mine:
                 continue
             marks, params = dialect.marks(mine)

@@ -44,7 +44,7 @@ class JobSpec:
     backoff: Any = None
     max_deaths: int | None = None
     retention: Mapping[str, float | None] | None = None
-    unique_until_started: bool = False
+    unique_until: str = ""
     related: Mapping[str, Any] | None = None
     graph: UUID | None = None
     batch: UUID | None = None
@@ -95,7 +95,7 @@ USUAL: Final = {
     "context": "'{}'",
     "on_parent_failure": "''",
     "on_parent_cancel": "''",
-    "unique_until_started": "false",
+    "unique_until": "''",
 }
 #: Columns left out where they are NULL, besides those of `optional_columns`.
 _NULLABLE: Final = ("created_by", "timeout_grace", "cpu_timeout", "max_deaths")
@@ -119,7 +119,7 @@ def optional_columns(spec: JobSpec, queues: Declared, words: Dialect) -> dict[st
         ("description", spec.description),
         ("on_parent_failure", spec.on_parent_failure),
         ("on_parent_cancel", spec.on_parent_cancel),
-        ("unique_until_started", spec.unique_until_started),
+        ("unique_until", spec.unique_until),
     ):
         if value:
             columns[name] = value

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 from uuid import UUID
 
-from .. import db
 from ..exceptions import InvalidGraph
 from ..ids import uuid7
 from ..models import Job
-from ..statuses import LIVE
 from .enqueue import NewJob
 from .graph import adopt, follow_older, insert_edges, insert_graph, older_parents, place
 from .recover import writing
-from .unique import insert_or_find
-
-#: Unique keys in one question.
-_KEYS: Final = 500
+from .unique import holders, insert_or_find
 
 Edges = Sequence[tuple[UUID, UUID]]
 
@@ -67,11 +61,7 @@ def _equals(jobs: Sequence[NewJob]) -> dict[UUID, UUID]:
 
 def _owners(keys: set[str], using: str) -> dict[str | None, UUID]:
     """Return the live jobs that have these keys. Index django_jobs_job_unique."""
-    live = Job.objects.using(using).filter(status__in=sorted(LIVE))
-    owners: dict[str | None, UUID] = {}
-    for part in db.batches(sorted(keys), _KEYS):
-        owners |= dict(live.filter(unique_key__in=part).values_list("unique_key", "id"))
-    return owners
+    return dict(holders(keys, using=using).items())
 
 
 def _with_twins(edges: Edges, twins: Mapping[UUID, UUID]) -> list[tuple[UUID, UUID]]:

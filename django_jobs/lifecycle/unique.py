@@ -1,16 +1,23 @@
-"""Store new jobs of which some have unique keys: the database's index decides, and whoever comes second is told who was first."""
+"""Store new jobs of which some have unique keys: the database's index decides, and whoever comes second is told who was first.
+
+A job holds its key while it waits and runs; until it is started or, having succeeded, until it is pruned, if it says so. That is
+the condition of the unique index (`models.job.HOLDS_ITS_KEY`), so there is no moment at which two hold one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from django.db import IntegrityError, connections, transaction
 
-from .. import db
-from ..models import Job
-from ..statuses import LIVE
+from .. import db, wakeup
+from ..exceptions import JobExists
+from ..models import HOLDS_ITS_KEY, Job
+from ..statuses import PENDING, Move, Status, check
+from . import tally
 from .enqueue import NewJob, insert
 
 #: A rival may come or go between the look and the insert, so often at most.
@@ -18,20 +25,43 @@ TRIES: Final = 5
 _BATCH: Final = 500
 
 
-def insert_or_find(jobs: Sequence[NewJob], *, using: str) -> dict[UUID, UUID]:
-    """Store `jobs`, all or none, except those whose unique key another live job has, or one before them in `jobs`.
+def insert_or_find(jobs: Sequence[NewJob], *, using: str, on_conflict: str = "return") -> dict[UUID, UUID]:
+    """Store `jobs`, all or none, except those whose unique key another job holds, or one before them in `jobs`.
 
-    Return for each of those (by the id that it would have had) the id of the job that has its key. Raises a database error.
+    Return for each of those (by the id that it would have had) the id of the job that has its key. `on_conflict`: "return" that
+    job; "raise" `JobExists`, with nothing stored; "replace" its arguments and start time by those of the last of the new ones, if
+    it has not started. Raises a database error.
     """
     first: dict[str, NewJob] = {}
+    last: dict[str, NewJob] = {}
     for job in jobs:
         if job.unique_key is not None:
             first.setdefault(job.unique_key, job)
+            last[job.unique_key] = job
     if not first:
         insert(jobs, using=using)
         return {}
-    for remaining in reversed(range(TRIES)):
-        rivals = _holders(first, using)
+    if on_conflict == "replace":
+        for key, job in first.items():
+            job.args, job.kwargs = last[key].args, last[key].kwargs
+    with transaction.atomic(using=using):
+        owners = _insert(jobs, first, using)
+        taken = {job.id: owners[job.unique_key] for job in jobs if job.unique_key and owners[job.unique_key] != job.id}
+        if taken and on_conflict == "raise":
+            index, job = next((index, job) for index, job in enumerate(jobs) if job.id in taken)
+            raise JobExists(str(job.unique_key), taken[job.id], index=index if len(jobs) > 1 else None)
+        if on_conflict == "replace":
+            own = {job.id for job in jobs}
+            for key, job in last.items():
+                if owners[key] not in own:
+                    _replace(owners[key], job, using)
+    return taken
+
+
+def _insert(jobs: Sequence[NewJob], first: Mapping[str, NewJob], using: str) -> dict[str, UUID]:
+    """Store those of `jobs` whose keys are free; return who has which key."""
+    for tried in range(TRIES):
+        rivals = holders(first, using=using, locked=tried > 0)
         fresh = [job for job in jobs if job.unique_key is None or (job.unique_key not in rivals and first[job.unique_key] is job)]
         # In the order of the keys, so that two of these at once do not wait for each other.
         fresh.sort(key=lambda job: job.unique_key or "")
@@ -40,21 +70,55 @@ def insert_or_find(jobs: Sequence[NewJob], *, using: str) -> dict[UUID, UUID]:
                 insert(fresh, using=using)
                 _check_stored(fresh, using)
         except IntegrityError:
-            if not remaining:
+            if tried == TRIES - 1:
                 raise
             continue
-        owners = {key: rivals.get(key, job.id) for key, job in first.items()}
-        return {job.id: owners[job.unique_key] for job in jobs if job.unique_key and owners[job.unique_key] != job.id}
+        return {key: rivals.get(key, job.id) for key, job in first.items()}
     raise AssertionError("the last try returns or raises")
 
 
-def _holders(keys: Iterable[str], using: str) -> Mapping[str, UUID]:
-    """Return the live jobs that have these keys. Index django_jobs_job_unique."""
+def holders(keys: Iterable[str], *, using: str, locked: bool = False) -> dict[str, UUID]:
+    """Return the jobs that hold these keys. Index django_jobs_job_unique.
+
+    `locked`: on MariaDB, read what is committed by now: a transaction there sees the rows as they were at its first look.
+    """
     found: dict[str, UUID] = {}
-    live = Job.objects.using(using).filter(status__in=sorted(LIVE))
+    rows = Job.objects.using(using).filter(HOLDS_ITS_KEY)
+    if locked and connections[using].vendor == "mysql":
+        rows = rows.select_for_update()
     for chunk in db.batches(sorted(keys), _BATCH):
-        found |= {key: job_id for key, job_id in live.filter(unique_key__in=chunk).values_list("unique_key", "id") if key}
+        found |= {key: job_id for key, job_id in rows.filter(unique_key__in=chunk).values_list("unique_key", "id") if key}
     return found
+
+
+def _replace(job_id: UUID, new: NewJob, using: str) -> None:
+    """Give a job that has not started the arguments and the start time of `new`; leave one that has."""
+    connection = connections[using]
+    rows = Job.objects.using(using).filter(id=job_id)
+    if db.dialect(connection).row_locks:
+        rows = rows.select_for_update(no_key=connection.features.has_select_for_no_key_update)
+    job = rows.first()
+    if job is None or job.status not in PENDING or job.starts:
+        return
+    now = db.server_now(connection)
+    start = _moment(new.spec.run_after, now)
+    status = job.status
+    if status != Status.WAITING:
+        status = Status.READY if start is None or start <= now else Status.SCHEDULED
+        if status != job.status:
+            check(Move.STAGE, job.status, status)
+    due = now if start is None or start <= now else start
+    Job.objects.using(using).filter(id=job_id, status=job.status).update(
+        args=new.args, kwargs=new.kwargs, run_after=start, due_at=due, status=status, reason=""
+    )
+    if status != job.status:
+        tally.moved([job], status, using=using)
+    if status == Status.READY:
+        wakeup.wake(using, [job.queue])
+
+
+def _moment(start: datetime | timedelta | None, now: datetime) -> datetime | None:
+    return now + start if isinstance(start, timedelta) else start
 
 
 def _check_stored(jobs: Sequence[NewJob], using: str) -> None:

@@ -19,7 +19,7 @@ def change_live_unique_key(apps, schema_editor):
     """Where no partial unique index exists: the generated column of the first migration, for jobs that are unique until started."""
     if schema_editor.connection.vendor == "mysql":
         schema_editor.execute(_DROP)
-        schema_editor.execute(_ADD % f"{_PENDING} OR (status = 'running' AND NOT unique_until_started)")
+        schema_editor.execute(_ADD % f"{_PENDING} OR (status = 'running' AND unique_until IN ('', 'pruned')) OR (status = 'succeeded' AND unique_until = 'pruned')")
 
 
 def restore_live_unique_key(apps, schema_editor):
@@ -121,8 +121,8 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name='job',
-            name='unique_until_started',
-            field=models.BooleanField(default=False, verbose_name='unique until started'),
+            name='unique_until',
+            field=models.CharField(blank=True, default='', max_length=8, verbose_name='unique until'),
         ),
         migrations.RunPython(change_live_unique_key, restore_live_unique_key, atomic=False),
         migrations.AddIndex(
@@ -144,7 +144,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='job',
-            constraint=django_jobs.models.fields.PartialUnique(condition=models.Q(('status__in', ['ready', 'scheduled', 'waiting']), models.Q(('status', 'running'), ('unique_until_started', False)), _connector='OR'), fields=('unique_key',), name='django_jobs_job_unique'),
+            constraint=django_jobs.models.fields.PartialUnique(condition=models.Q(('status__in', ['ready', 'scheduled', 'waiting']), models.Q(('status', 'running'), ('unique_until__in', ['', 'pruned'])), models.Q(('status', 'succeeded'), ('unique_until', 'pruned')), _connector='OR'), fields=('unique_key',), name='django_jobs_job_unique'),
         ),
         migrations.AddField(
             model_name='batchcount',

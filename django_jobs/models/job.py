@@ -23,7 +23,11 @@ def _values(statuses: frozenset[Status]) -> list[str]:
 
 
 #: Which jobs hold their unique keys.
-HOLDS_ITS_KEY = Q(status__in=_values(PENDING)) | Q(status="running", unique_until_started=False)
+HOLDS_ITS_KEY = (
+    Q(status__in=_values(PENDING))
+    | Q(status="running", unique_until__in=["", "pruned"])
+    | Q(status="succeeded", unique_until="pruned")
+)
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -93,7 +97,7 @@ class Job(models.Model):
     worker = models.CharField(_("worker"), max_length=64, blank=True, default="")
 
     unique_key = models.CharField(_("unique key"), max_length=128, null=True, blank=True)
-    unique_until_started = models.BooleanField(_("unique until started"), default=False)  # else until it has ended
+    unique_until = models.CharField(_("unique until"), max_length=8, blank=True, default="")  # started, pruned; empty: finished
 
     graph = models.UUIDField(_("graph"), null=True, blank=True, editable=False)
     on_parent_failure = models.CharField(_("when a parent fails"), max_length=6, blank=True, default="")  # empty: wait
