@@ -736,3 +736,61 @@ def test_b43_what_a_parents_end_means_for_its_children(shape: str, policy: dict[
             assert set(statuses(result)) == {"succeeded"}
             assert [LEDGER.count(name) for name in "BC" if shape == "chain"] == ([1, 1] if shape == "chain" else [])
             assert shape == "chain" or LEDGER.count("F") == 1
+
+
+# -- unique jobs
+
+
+@job(unique="args")
+def once(name: str) -> str:
+    LEDGER.append(name)
+    return name
+
+
+@pytest.mark.django_db
+def test_a_unique_job_that_is_there_already_takes_the_place_of_a_node() -> None:
+    there = once.enqueue("b")
+    node = once.s("b")
+    result = chain(w("a"), node, note.s("c")).enqueue()
+    assert (result[node].job_id, result[node].job_status) == (there.job_id, Status.READY)
+    assert statuses(result) == ["ready", "ready", "waiting"]
+    assert (Job.objects.count(), Edge.objects.count()) == (3, 1)
+    assert run_jobs() == 3
+    assert values(result) == ["a", "b", ["c", ["b"]]]
+    assert sorted(LEDGER) == ["a", "b"]
+
+
+@pytest.mark.django_db
+def test_a_graph_is_stored_no_second_time_only_if_each_of_its_jobs_is_there() -> None:
+    told: list[str] = []
+
+    def listen(sender: Any, task_result: Any, **kwargs: Any) -> None:
+        told.append(task_result.id)
+
+    first = chain(once.s("a"), once.s("b")).enqueue()
+    task_enqueued.connect(listen)
+    try:
+        second = chain(once.s("a"), once.s("b")).enqueue()
+        assert ([one.id for one in second], second.id, told) == ([one.id for one in first], first.id, [])
+        third = chain(once.s("a"), once.s("b"), once.s("c")).enqueue()
+    finally:
+        task_enqueued.disconnect(listen)
+    assert [one.id for one in third][:2] == [one.id for one in first]
+    assert told == [third.ends[0].id]
+    assert run_jobs() == 3
+    assert values(third) == ["a", "b", "c"]
+
+
+@pytest.mark.django_db
+def test_unique_jobs_of_one_graph_with_one_key_are_one() -> None:
+    twin, other = once.s("a"), once.s("a")
+    result = chain(group(twin, chain(w("b"), other)), note.s("c")).enqueue()
+    assert result[twin].id == result[other].id
+    assert Job.objects.count() == 3
+    assert run_jobs() == 3
+    assert LEDGER == ["b", "a"]
+    result.refresh()
+    assert [one.return_value for one in (result[twin], result[other], result.ends[0])] == ["a", "a", ["c", ["a"]]]
+    with pytest.raises(InvalidGraph, match="come after itself"):
+        chain(once.s("x"), w("y"), once.s("x")).enqueue()
+    assert Job.objects.count() == 3
