@@ -266,7 +266,7 @@ def test_a_look_that_dies_has_counted_nothing(ada: User, monkeypatch: pytest.Mon
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(collect, "_notice", dies)
+        patch.setattr(collect, "_tell", dies)
         with pytest.raises(MemoryError):
             tasks.look.call()
     assert not FailureGroup.objects.exists()

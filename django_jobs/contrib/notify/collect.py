@@ -9,13 +9,12 @@ nothing twice. A job that is requeued and fails again is another failure: its ti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import connections, router
-from django.db.models import F, Q
+from django.db.models import Q
 
 from ... import conf, db
 from ...lifecycle.recover import writing
@@ -29,7 +28,9 @@ from .models import Failure, FailureGroup, Notice, Progress, Subscription
 #: How long before the end of the last look the next one begins: longer than any transaction takes that ends a job. Seconds.
 OVERLAP: Final = 300.0
 #: Failures in one transaction.
-BATCH: Final = 500
+BATCH: Final = 1_000
+#: Rows in one statement.
+ROWS: Final = 200
 
 
 def databases() -> list[str]:
@@ -78,24 +79,20 @@ def _pages(database: str, since: datetime) -> Iterator[Sequence[Job]]:
             after = Q(finished_at__gte=last.finished_at) & (Q(finished_at__gt=last.finished_at) | Q(id__gt=last.id))
 
 
-@dataclass(slots=True)
-class _Told:
-    """The failures of one group that one user is told of."""
-
-    jobs: list[Job] = field(default_factory=list)
-
-
 def _count(jobs: Sequence[Job], subscriptions: Sequence[Subscription], database: str) -> None:
+    """Write down a page of failures. The caller has the progress row locked: nobody else counts."""
     rows = [Failure(job_id=job.id, finished_at=_end(job)) for job in jobs]
     Failure.objects.bulk_create(rows, ignore_conflicts=True)
-    groups: dict[tuple[str, str], list[Job]] = defaultdict(list)
+    members: dict[tuple[str, str], list[Job]] = defaultdict(list)
     for job in jobs:
-        groups[job.task, (job.fingerprint or job.error_class or job.status)].append(job)
+        members[job.task, (job.fingerprint or job.error_class or job.status)].append(job)
+    groups = _grown(members)
     owners = _owners(jobs)
-    for (task, key), members in groups.items():
-        group = _grown(task, key, members)
-        for user, found in _told(members, owners, subscriptions, database).items():
-            _notice(user, group, found.jobs)
+    told: dict[tuple[Any, int], list[Job]] = {}
+    for key, found in members.items():
+        for user, theirs in _told(found, owners, subscriptions, database).items():
+            told[user.pk, groups[key].pk] = theirs
+    _tell(told)
 
 
 def _end(job: Job) -> datetime:
@@ -103,19 +100,27 @@ def _end(job: Job) -> datetime:
     return job.finished_at
 
 
-def _grown(task: str, key: str, jobs: Sequence[Job]) -> FailureGroup:
-    last = jobs[-1]
-    values = {
-        "status": last.status,
-        "queue": last.queue,
-        "error_class": last.error_class,
-        "error_message": last.error_message or last.reason,
-        "last_job": last.id,
-        "last_at": _end(last),
-    }
-    group, _ = FailureGroup.objects.get_or_create(task=task, key=key, defaults={**values, "first_at": _end(jobs[0])})
-    FailureGroup.objects.filter(pk=group.pk).update(count=F("count") + len(jobs), **values)
-    return group
+def _grown(members: Mapping[tuple[str, str], Sequence[Job]]) -> dict[tuple[str, str], FailureGroup]:
+    """Add failures to their groups; return the groups."""
+    wanted = FailureGroup.objects.filter(task__in={task for task, _ in members}, key__in={key for _, key in members})
+    found = {(group.task, group.key): group for group in wanted}
+    new = [
+        FailureGroup(task=key[0], key=key[1], first_at=_end(jobs[0]), last_at=_end(jobs[0]), last_job=jobs[0].id)
+        for key, jobs in members.items()
+        if key not in found
+    ]
+    if new:
+        FailureGroup.objects.bulk_create(new)
+        found = {(group.task, group.key): group for group in wanted.all()}
+    for key, jobs in members.items():
+        group, last = found[key], jobs[-1]
+        group.count += len(jobs)
+        group.status, group.queue, group.error_class = last.status, last.queue, last.error_class
+        group.error_message = last.error_message or last.reason
+        group.last_job, group.last_at = last.id, max(group.last_at, _end(last))
+    fields = ["count", "status", "queue", "error_class", "error_message", "last_job", "last_at"]
+    FailureGroup.objects.bulk_update([found[key] for key in members], fields, batch_size=ROWS)
+    return found
 
 
 def _owners(jobs: Iterable[Job]) -> dict[str, Any]:
@@ -124,26 +129,39 @@ def _owners(jobs: Iterable[Job]) -> dict[str, Any]:
     return {key: user for key in keys if (user := find_user(key)) is not None}
 
 
-def _told(jobs: Sequence[Job], owners: dict[str, Any], subscriptions: Sequence[Subscription], database: str) -> dict[Any, _Told]:
-    told: dict[Any, _Told] = defaultdict(_Told)
+def _told(
+    jobs: Sequence[Job], owners: Mapping[str, Any], subscriptions: Sequence[Subscription], database: str
+) -> dict[Any, list[Job]]:
+    """Return who is told of which of these failures."""
+    told: dict[Any, list[Job]] = defaultdict(list)
     for job in jobs:
         users = {row.user for row in subscriptions if row.matches(job.task, job.queue)}
         if owner := owners.get(str(job.context.get(USER))):
             users.add(owner)
         for user in users:
             if getattr(user, "is_active", True):
-                told[user].jobs.append(job)
-    if is_narrowed():
-        for user, found in list(told.items()):
-            seen = set(visible_ids(user, [job.id for job in found.jobs], using=database))
-            found.jobs = [job for job in found.jobs if job.id in seen]
-            if not found.jobs:
-                del told[user]
-    return told
+                told[user].append(job)
+    if not is_narrowed():
+        return told
+    seen = {user: set(visible_ids(user, [job.id for job in found], using=database)) for user, found in told.items()}
+    narrowed = {user: [job for job in found if job.id in seen[user]] for user, found in told.items()}
+    return {user: found for user, found in narrowed.items() if found}
 
 
-def _notice(user: Any, group: FailureGroup, jobs: Sequence[Job]) -> None:
-    last = jobs[-1]
-    defaults = {"last_job": last.id, "first_at": _end(jobs[0]), "last_at": _end(last)}
-    notice, _ = Notice.objects.get_or_create(user=user, group=group, defaults=defaults)
-    Notice.objects.filter(pk=notice.pk).update(count=F("count") + len(jobs), last_job=last.id, last_at=_end(last), read_at=None)
+def _tell(told: Mapping[tuple[Any, int], Sequence[Job]]) -> None:
+    """Add failures to the notices of (user, group)."""
+    wanted = Notice.objects.filter(user__in={user for user, _ in told}, group__in={group for _, group in told})
+    found = {(notice.user_id, notice.group_id): notice for notice in wanted}
+    new = [
+        Notice(user_id=user, group_id=group, first_at=_end(jobs[0]), last_at=_end(jobs[0]), last_job=jobs[0].id)
+        for (user, group), jobs in told.items()
+        if (user, group) not in found
+    ]
+    if new:
+        Notice.objects.bulk_create(new)
+        found = {(notice.user_id, notice.group_id): notice for notice in wanted.all()}
+    for key, jobs in told.items():
+        notice, last = found[key], jobs[-1]
+        notice.count += len(jobs)
+        notice.last_job, notice.last_at, notice.read_at = last.id, max(notice.last_at, _end(last)), None
+    Notice.objects.bulk_update([found[key] for key in told], ["count", "last_job", "last_at", "read_at"], batch_size=ROWS)
