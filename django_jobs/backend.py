@@ -175,9 +175,12 @@ class JobsBackend(BaseTaskBackend):
         from .lifecycle import twins
         from .models import Job
 
+        new = [job for _, job in jobs]
+        on_conflict = {job.id: template.on_conflict for template, job in jobs if template.on_conflict != "return"}
+
         def insert() -> dict[UUID, UUID]:
             try:
-                return twins.insert_graph_or_find([job for _, job in jobs], edges, using=self.using)[1]
+                return twins.insert_graph_or_find(new, edges, using=self.using, on_conflict=on_conflict)[1]
             except Job.DoesNotExist as error:
                 raise JobDoesNotExist(str(error)) from None
 

@@ -21,6 +21,7 @@ from django_jobs import (
     InvalidGraph,
     InvalidOption,
     JobDoesNotExist,
+    JobExists,
     Status,
     WaitTimeout,
     chain,
@@ -747,6 +748,21 @@ def once(name: str) -> str:
     return name
 
 
+@job(unique="debounced", on_conflict="replace")
+def debounced(number: int) -> int:
+    return number
+
+
+@job(unique="keyed", on_conflict="replace")
+def keyed(number: int) -> int:
+    return number
+
+
+@job(unique="args", on_conflict="raise")
+def alone() -> None:
+    """There may be one."""
+
+
 @pytest.mark.django_db
 def test_a_unique_job_that_is_there_already_takes_the_place_of_a_node() -> None:
     there = once.enqueue("b")
@@ -794,3 +810,21 @@ def test_unique_jobs_of_one_graph_with_one_key_are_one() -> None:
     with pytest.raises(InvalidGraph, match="come after itself"):
         chain(once.s("x"), w("y"), once.s("x")).enqueue()
     assert Job.objects.count() == 3
+
+
+@pytest.mark.django_db
+def test_a_unique_job_of_a_graph_may_refuse_or_replace_the_one_that_is_there() -> None:
+    there = debounced.enqueue(1)
+    node = debounced.s(2)
+    result = chain(w("a"), node).enqueue()
+    assert (result[node].id, Job.objects.get(pk=there.job_id).args) == (there.id, [2])
+    double_node = group(debounced.s(3), debounced.s(4)).enqueue()
+    assert ({one.id for one in double_node}, Job.objects.get(pk=there.job_id).args) == ({there.id}, [4])
+    count = Job.objects.count()
+    for refused in (debounced.s(5).using(on_conflict="raise"), group(*(alone.s() for _ in range(2)))):
+        with pytest.raises(JobExists):
+            chain(w("a"), refused).enqueue()
+    assert (Job.objects.count(), Job.objects.get(pk=there.job_id).args) == (count, [4])
+    fresh = group(*(keyed.s(number) for number in range(3))).enqueue()
+    assert Job.objects.get(pk=fresh.results[0].job_id).args == [2]
+    assert len({one.id for one in fresh}) == 1

@@ -54,7 +54,7 @@ def insert_or_find(jobs: Sequence[NewJob], *, using: str, on_conflict: str = "re
             own = {job.id for job in jobs}
             for key, job in last.items():
                 if owners[key] not in own:
-                    _replace(owners[key], job, using)
+                    replace_pending(owners[key], job, using)
     return taken
 
 
@@ -91,7 +91,7 @@ def holders(keys: Iterable[str], *, using: str, locked: bool = False) -> dict[st
     return found
 
 
-def _replace(job_id: UUID, new: NewJob, using: str) -> None:
+def replace_pending(job_id: UUID, new: NewJob, using: str) -> None:
     """Give a job that has not started the arguments and the start time of `new`; leave one that has."""
     connection = connections[using]
     rows = Job.objects.using(using).filter(id=job_id)
