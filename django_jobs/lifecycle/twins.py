@@ -22,8 +22,8 @@ def insert_graph_or_find(
     """Do what `insert_graph` does, except for jobs whose unique key another live job has: that one takes their place.
 
     What would come after such a job comes after its twin, which waits for nothing new. If each has a twin nothing is stored. Of
-    several new jobs with one key the first is stored, after the parents of all. `on_conflict`: by the id of a job, what to do where
-    its key is held, if not to "return" the holder; see `insert_or_find`.
+    several new jobs with one key the first is stored, after the parents of all. `on_conflict`: by the id of a job, what to do
+    where its key is held, if not to "return" the holder; see `insert_or_find`.
 
     Return the graph's id (where nothing is stored that of a twin, or None), and for each job that was left out (by its id) the id
     of its twin. Raises `InvalidGraph` if a job would come after itself, and `JobExists`.
