@@ -11,6 +11,7 @@ from django.db import connections, transaction
 
 from . import conf, signals
 from .execution.executor import Executor
+from .lifecycle.batch import close_finished
 from .lifecycle.claim import QueueFilter, claim
 from .lifecycle.fence import Note, fence_success, write_notes
 from .lifecycle.graph import follow_rest, parent_results
@@ -85,6 +86,8 @@ class _Drain:
         signals.dispatch(recorded.events)
         if recorded.has_ended:
             follow_rest(using=self.using)
+        if finished.attempt.batch is not None:
+            close_finished([finished.attempt.batch], using=self.using)
 
     def raise_interrupt(self) -> None:
         """Raise the KeyboardInterrupt that ended the last job, if one did."""
