@@ -334,6 +334,16 @@ def test_a_failure_asks_for_a_look_soon_and_many_ask_for_one() -> None:
     assert asked.status == Status.SCHEDULED
     assert asked.due_at - timezone.now() < timedelta(seconds=1.5)
     assert listeners.DELAY > listeners.PAUSE
+    for _ in range(3):
+        listeners._asked_at = float("-inf")  # as other processes
+        listeners.ask()
+    assert Job.objects.filter(task=tasks.look.module_path).count() == 1
+    control.run_now([asked.id])
+    assert run_jobs() == 1
+    listeners._asked_at = float("-inf")
+    listeners.ask()
+    waiting = Job.objects.filter(task=tasks.look.module_path, status=Status.SCHEDULED)
+    assert sorted(row.unique_key is None for row in waiting) == [False, True]
 
 
 @pytest.mark.usefixtures("listening")

@@ -17,6 +17,8 @@ from ...outcomes import Event
 #: so what fails within the pause is committed before the look begins. Seconds.
 DELAY: Final = 1.0
 PAUSE: Final = 0.8
+#: Of the look that was asked for and has not begun.
+UNIQUE_KEY: Final = "django_jobs_notify: look soon"
 
 _OWN: Final = f"{__name__.rpartition('.')[0]}."
 _lock = threading.Lock()
@@ -74,7 +76,9 @@ def ask() -> None:
             return
         _asked_at = now
     try:
-        look.using(queue_name=notify_settings().queue, run_after=DELAY).enqueue()
+        # One that waits begins later than now, and so sees this failure, too.
+        soon = look.using(queue_name=notify_settings().queue, run_after=DELAY, unique=UNIQUE_KEY, unique_until="started")
+        soon.enqueue()
     except BaseException:
         _asked_at = float("-inf")  # so that the next failure tries again
         raise
