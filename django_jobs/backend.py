@@ -29,6 +29,7 @@ from .options import PRIORITY_MAX, PRIORITY_MIN, check_moment
 from .queues import check_queue_name
 from .registry import register
 from .results import DJANGO_STATUS, JobResult, from_row
+from .related import reference
 from .task import JobTask, split_call
 from .unique import UniqueBy, check_key
 from .users import carried_user, current_identity, current_name
@@ -155,9 +156,9 @@ class JobsBackend(BaseTaskBackend):
 
         ids = uuid7s(len(calls))
         jobs = [template.new_job(job_id, *stored) for job_id, (_, _, stored) in zip(ids, calls, strict=True)]
-        if template.unique is not None:
+        if template.unique is not None or template.related is not None:
             for index, (job, (args, kwargs, _)) in enumerate(zip(jobs, calls, strict=True)):
-                job.unique_key = template.unique_key(args, kwargs, index=index if len(jobs) > 1 else None)
+                template.complete(job, args, kwargs, index=index if len(jobs) > 1 else None)
 
         def insert() -> Mapping[UUID, UUID]:
             return unique.insert_or_find(jobs, using=template.using, on_conflict=template.on_conflict)
@@ -204,7 +205,7 @@ class JobsBackend(BaseTaskBackend):
 class Template:
     """What the jobs of one call of `enqueue` or `enqueue_many` have in common."""
 
-    __slots__ = ("call", "commit_alias", "on_conflict", "serializer", "spec", "task", "unique", "using")
+    __slots__ = ("call", "commit_alias", "on_conflict", "related", "serializer", "spec", "task", "unique", "using")
 
     def __init__(self, task: Task[..., Any], backend: str, using: str, context: dict[str, Any]) -> None:
         from .lifecycle.enqueue import JobSpec
@@ -215,6 +216,7 @@ class Template:
         self.serializer = "json"
         self.commit_alias, self.on_conflict = "", "return"
         self.unique: Any = None
+        self.related: Any = None
         self.spec = JobSpec(
             task=task.module_path,
             backend=backend,
@@ -232,6 +234,10 @@ class Template:
         self.unique, self.on_conflict = task.unique, task.on_conflict
         if isinstance(task.unique, UniqueBy):
             task.unique.check(self.call.signature)
+        if callable(task.related):
+            self.related = task.related
+        else:
+            self.spec.related = task.related
         if task.unique_until != "finished":
             self.spec.unique_until = task.unique_until
         if task.enqueue_on_commit:
@@ -270,23 +276,31 @@ class Template:
         kwargs: dict[str, Any],
         spec: JobSpec | None = None,
         description: str = "",
-        unique_key: str | None = None,
     ) -> NewJob:
         """Make a job of these arguments, which are JSON; each new one is made here. `spec`: where it is not the template's."""
         from .lifecycle.enqueue import NewJob
 
-        return NewJob(spec or self.spec, args, kwargs, job_id, unique_key, description=description)
+        return NewJob(spec or self.spec, args, kwargs, job_id, description=description)
 
-    def unique_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, index: int | None = None) -> str | None:
-        """Return the unique key of a job with these arguments; None if it has none. Raises `InvalidArguments`."""
-        unique = self.unique
+    def complete(self, job: NewJob, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, index: int | None = None) -> NewJob:
+        """Give a job what depends on its arguments, as the caller has said them: its unique key and its related object.
+
+        Raises `InvalidArguments`, with the `index` of the job, and what functions of the site raise.
+        """
         try:
-            if isinstance(unique, UniqueBy):
-                return unique.key(self.spec.task, self.call.signature, args, kwargs, self.serializer)
-            key = unique(*args, **kwargs) if callable(unique) else unique
-            return None if key is None else check_key(key)
-        except InvalidArguments as error:
-            raise InvalidArguments(f"{self.task.name}(): {error}", path=error.path, index=index) from None
+            job.unique_key = self._unique_key(args, kwargs)
+            if self.related is not None:
+                job.related = reference(self.related(*args, **kwargs))
+        except (InvalidArguments, InvalidOption) as error:
+            path = getattr(error, "path", "") or getattr(error, "field", "")
+            raise InvalidArguments(f"{self.task.name}(): {error}", path=path, index=index) from None
+        return job
+
+    def _unique_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        if isinstance(self.unique, UniqueBy):
+            return self.unique.key(self.spec.task, self.call.signature, args, kwargs, self.serializer)
+        key = self.unique(*args, **kwargs) if callable(self.unique) else self.unique
+        return None if key is None else check_key(key)
 
     def result(self, job: NewJob) -> JobResult[..., Any]:
         """Return the result of a job just stored, the same that a look-up would give."""

@@ -12,6 +12,7 @@ from django.db import connections
 from . import retry, serializers
 from .durations import MAX_SECONDS, parse_duration
 from .exceptions import InvalidArguments, InvalidOption
+from .related import reference
 from .statuses import FINAL
 from .unique import ON_CONFLICT, UNTIL, UniqueBy, check_key
 
@@ -230,6 +231,13 @@ def _unique(value: Any, field: str) -> Any:
     )
 
 
+def _related(value: Any, field: str) -> Any:
+    if callable(value) and not hasattr(value, "_meta"):
+        return value
+    found = reference(value, field)
+    return None if found is None else FrozenDict(found)
+
+
 def _one_of(*known: str) -> Callable[[Any, str], str]:
     def check(value: Any, field: str) -> str:
         if value not in known:
@@ -260,6 +268,7 @@ CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "on_failure": _callable,
     "enqueue_on_commit": _flag_or_alias,
     "description": _description,
+    "related": _related,
     "unique": _unique,
     "unique_until": _one_of(*UNTIL),
     "on_conflict": _one_of(*ON_CONFLICT),

@@ -67,6 +67,12 @@ def find_task(name: str) -> Task[..., Any]:
     raise UnknownTask(f"The task {name!r} is unknown here: its module was not imported, or has no task of this name (any more).")
 
 
+def docline(name: str) -> str:
+    """Return the first line of the docstring of a task that this process knows; empty if it knows none, or the task has none."""
+    text = getattr(getattr(_tasks.get(name), "func", None), "__doc__", None) or ""
+    return text.strip().partition("\n")[0].strip()
+
+
 def unknown_note() -> str:
     """Return what a job is told that is parked because the worker that looked does not know its task."""
     grace = conf.jobs_settings().unknown_task_grace

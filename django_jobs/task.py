@@ -63,6 +63,7 @@ class JobOptions(TypedDict, total=False):
     serializer: options.SerializerName
     enqueue_on_commit: bool | str
     description: str
+    related: Any
     unique: str | UniqueBy | Callable[..., str | None] | None
     unique_until: Literal["started", "finished", "pruned"]
     on_conflict: Literal["return", "raise", "replace"]
@@ -82,6 +83,7 @@ class TaskOptions(JobOptions, total=False):
     * `max_deaths`: a job under which the worker died this many times in a row has failed.
     * `retention`: how long finished jobs are kept: a duration, or a dict from final status to duration, None for ever.
     * `tags`, `metadata`, `description`: for people and filters; strings, a dict of JSON, a text.
+    * `related`: the object of a model that the job is about, or a function of its arguments that returns one (or None).
     * `unique`: no two live jobs are the same: "args" for the same arguments, `unique_by(...)` for some of them or a period, a
       function of the arguments that returns a key, or a key. `unique_until`: how long a job holds its key: until it is "started",
       until it has "finished" (the default), or until it is "pruned", if it succeeded. `on_conflict`: what an enqueue does that
@@ -146,6 +148,7 @@ class JobTask(_TaskBase[P, R]):
     on_failure: Callable[..., Any] | None = None
     enqueue_on_commit: bool | str = False
     description: str = ""
+    related: Any = None
     unique: Any = None
     unique_until: str = "finished"
     on_conflict: str = "return"

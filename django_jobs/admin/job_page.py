@@ -13,9 +13,11 @@ from django.utils.translation import gettext_lazy
 
 from ..conf import jobs_database
 from ..models import AttemptOutcome, CancelRequest, Job, JobAttempt, JobLock, Worker
+from ..registry import docline
 from ..statuses import Status
 from . import display, tracebacks
 from .drawing import draw
+from .related import related_link
 from .verbs import VERBS
 
 if TYPE_CHECKING:
@@ -35,7 +37,10 @@ _LOOK: Final = {
 }
 #: Fields in groups; what no group names is shown elsewhere on the page.
 _GROUPS: Final = [
-    (gettext_lazy("Place in the queue"), ["queue", "priority", "run_after", "due_at", "start_by", "unique_key", "parked"]),
+    (
+        gettext_lazy("Place in the queue"),
+        ["queue", "priority", "run_after", "due_at", "start_by", "unique_key", "unique_until", "parked"],
+    ),
     (
         gettext_lazy("Times"),
         ["enqueued_at", "started_at", "last_started_at", "last_heartbeat_at", "finished_at", "run_seconds", "prune_at"],
@@ -45,6 +50,7 @@ _GROUPS: Final = [
         ["timeout", "timeout_grace", "heartbeat_timeout", "cpu_timeout", "max_attempts", "max_deaths", "backoff"],
     ),
     (gettext_lazy("Attempts so far"), ["starts", "attempts_used", "deaths", "last_outcome", "worker", "last_token"]),
+    (gettext_lazy("Together with others"), ["graph", "on_parent_failure", "on_parent_cancel", "batch"]),
     (gettext_lazy("Origin"), ["backend", "created_by", "serializer", "tags", "metadata", "retention", "fingerprint"]),
 ]
 _DURATIONS: Final = {"run_seconds", "timeout", "timeout_grace", "heartbeat_timeout", "cpu_timeout"}
@@ -68,7 +74,9 @@ def page_context(admin: JobAdmin, request: HttpRequest, job: Job, *, shows_paylo
         "change": True,
         "task": display.task_name(job.task),
         "badge": display.status_badge(job.status, job.parked),
+        "description": job.description or docline(job.task),
         "facts": _facts(job),
+        "related": related_link(admin.admin_site, request, job.related),
         "bar": display.fraction(job.progress),
         "progress_text": _progress_text(job),
         "groups": [(title, [_field(job, name) for name in names]) for title, names in _GROUPS],

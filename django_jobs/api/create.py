@@ -86,11 +86,11 @@ class Reader:
         try:
             given = tuple(args), kwargs
             args, kwargs = template.arguments(*given)
-            key = template.unique_key(*given)
+            job = template.complete(NewJob(spec, args, kwargs), *given)
         except InvalidArguments as error:
             # A signature that does not fit has no path; the arguments as a whole are what is wrong.
             raise InvalidOption(error.path or ("kwargs" if kwargs and not args else "args"), str(error)) from None
-        return Asked(NewJob(spec, args, kwargs, unique_key=key), RETURN, template, backend)
+        return Asked(job, RETURN, template, backend)
 
     def _template(self, item: Mapping[str, Any]) -> tuple[Any, Any, JobSpec]:
         key = _key(item)

@@ -54,11 +54,11 @@ def _jobs(made: Plan, ids: list[UUID], batch: UUID | None) -> tuple[Any, list[tu
             spec = specs[key] = replace(template.spec, **chosen)
         try:
             args, kwargs = template.arguments(node.args, node.kwargs)
-            unique_key = template.unique_key(node.args, node.kwargs)
+            description = _description(node, spec.description)
+            job = template.new_job(ids[index], args, kwargs, spec, description)
+            jobs.append((template, template.complete(job, node.args, node.kwargs)))
         except InvalidArguments as error:
             raise InvalidArguments(f"{label(node)}: {error}", path=error.path) from None
-        description = _description(node, spec.description)
-        jobs.append((template, template.new_job(ids[index], args, kwargs, spec, description, unique_key)))
     _check_stored(made, backend.using)
     return backend, jobs
 

@@ -81,6 +81,8 @@ def _of_each(jobs: Sequence[NewJob], shared: Mapping[int, dict[str, Any]]) -> li
             columns = {**columns, "status": Status.WAITING.value}
         if job.description:
             columns = {**columns, "description": job.description}
+        if job.related:
+            columns = {**columns, "related": dumps(job.related)}
         rows.append(columns)
     return rows
 

@@ -78,6 +78,8 @@ def _insert_one(connection: BaseDatabaseWrapper, job: NewJob) -> set[str]:
         optional["unique_key"] = job.unique_key
     if job.description:
         optional["description"] = job.description
+    if job.related:
+        optional["related"] = dumps(job.related)
     start = _as_start(spec.run_after)
     form = (tuple(optional), _form(start), _form(spec.start_by))
     times = [as_param(words, value) for value in (start, start, start, spec.start_by) if value is not None]

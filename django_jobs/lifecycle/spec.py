@@ -56,7 +56,7 @@ class JobSpec:
 class NewJob:
     """A job to be stored, with arguments that are JSON. `insert` fills in the last three fields.
 
-    `waits`: it is stored as waiting, for its parents or for its batch. `description`: where it differs from the spec's.
+    `waits`: it is stored as waiting, for its parents or for its batch. `description`, `related`: where they differ from the spec's.
     """
 
     spec: JobSpec
@@ -66,6 +66,7 @@ class NewJob:
     unique_key: str | None = None
     waits: bool = False
     description: str = ""
+    related: Mapping[str, Any] | None = None
 
     status: Status = Status.READY
     enqueued_at: datetime | None = None

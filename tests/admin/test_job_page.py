@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -16,6 +17,7 @@ from django.utils import timezone
 from django_jobs.admin import tracebacks
 from django_jobs.models import CancelRequest, Job, JobAttempt, JobLock, Leader, Queue, Worker
 from django_jobs.statuses import Status
+from tests.project import jobs
 from tests.support.jobs import make_job, running_job
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'&{{ 7 }}{% now %}"
@@ -232,3 +234,32 @@ def test_a_traceback_shows_the_sites_frames_and_folds_the_others(root: Client) -
     text = html.unescape(page(root, job))
     assert '<pre class="dj-site">  File "/srv/site/tasks.py", line 3, in mine' in text
     assert "2 library frames" in text
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_object_that_a_job_is_about_is_a_link(root: Client, login: Callable[..., Client], gone: bool) -> None:
+    user = User.objects.create_user("subject")
+    job = make_job(related={"model": "auth.user", "pk": user.pk, "using": "default"})
+    if gone:
+        user.delete()
+    text = page(root, job)
+    url = reverse("admin:auth_user_change", args=[job.related["pk"]])
+    assert (url in text) is not gone
+    assert ("not there (any more)" in text) is gone
+    # Who may not see users sees the name of the object only.
+    text = page(login("view_job"), job)
+    assert url not in text
+    assert f"auth.user {job.related['pk']}" in text
+
+
+@pytest.mark.parametrize(
+    "related",
+    [{"model": "no.such", "pk": 1, "using": "default"}, {"model": "auth.user", "pk": "x", "using": "nowhere"}, {"a": 1}, []],
+)
+def test_a_related_object_that_nobody_finds_does_no_harm(root: Client, related: object) -> None:
+    page(root, make_job(related=related))
+
+
+def test_a_job_without_a_description_has_that_of_its_task(root: Client) -> None:
+    assert "Add two numbers." in page(root, make_job(task=jobs.add.module_path))
+    assert "Add two numbers." not in page(root, make_job(task=jobs.add.module_path, description="another"))

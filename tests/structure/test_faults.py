@@ -34,6 +34,7 @@ FAULTS = {
     "b31": "does the limit count the first run? and zero, unlimited, no base delay",
     "b33": "run later: naive dates, numbers that outgrow a column",
     "b34": "hosts whose clocks disagree",
+    "b38": "whether two jobs are equal depends on which comes first, or on how arguments are stored",
     "b39": "one bad item in a bulk enqueue",
     "b42": "empty groups, groups of one, long chains, deep nesting",
     "b43": "a parent fails, is cancelled or deleted: children wait for ever, or run anyway; a parent that was repaired is not followed",
