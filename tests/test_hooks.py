@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, User
 from django.db import connection, transaction
 from django.utils import timezone, translation
 
-from django_jobs import as_user, current_user, db, job, signals
+from django_jobs import as_user, current_user, db, graph, job, signals
 from django_jobs.compat import task_finished
 from django_jobs.lifecycle import control, lease, sweep
 from django_jobs.lifecycle.record import record
@@ -201,6 +201,17 @@ def test_what_the_executor_has_told_is_not_told_again() -> None:
     hooked.enqueue_many([(False,), (True,)])
     run_jobs()
     assert told == [("hook", "succeeded"), ("hook", "failed")]
+
+
+def test_a_job_that_is_cancelled_with_its_parent_is_told_once_too() -> None:
+    plan = graph()
+    parent = plan.add(hooked.s(True))
+    child = plan.add(hooked.s(), after=[parent], on_parent_failure="cancel")
+    plan.add(hooked.s(), after=[child])
+    plan.enqueue()
+    run_jobs()
+    assert sorted(Job.objects.values_list("status", flat=True)) == ["cancelled", "cancelled", "failed"]
+    assert sorted(told) == [("hook", "cancelled"), ("hook", "cancelled"), ("hook", "failed")]
 
 
 def test_nothing_is_told_of_a_job_that_runs_again() -> None:
