@@ -70,7 +70,7 @@ class BulkView(JobsView):
             asked = [job_id for job_id in ids if job_id in seen]
             report = self.verb.do(asked, by=self.caller.name, reason=reason, using=self.using, **said)
             report.refused |= {job_id: NOT_FOUND for job_id in ids if job_id not in seen}
-        return Response(_told(ids, report, is_dry=is_dry, more=more))
+        return Response(told(ids, report, is_dry=is_dry, more=more))
 
     def _allowed(self, force: bool) -> frozenset[Status]:
         """Return the statuses of jobs that the verb takes."""
@@ -105,7 +105,8 @@ def _ids(value: Any, most: int) -> list[UUID]:
     return list(dict.fromkeys(values.uuid(each, f"ids.{index}") for index, each in enumerate(value)))
 
 
-def _told(ids: Sequence[UUID], report: Report, *, is_dry: bool, more: bool) -> dict[str, Any]:
+def told(ids: Sequence[UUID], report: Report, *, is_dry: bool, more: bool) -> dict[str, Any]:
+    """Return what became of the jobs `ids`, as the API tells it."""
     requested = set(report.requested)
     changed = set(report.changed)
     results = []

@@ -16,7 +16,16 @@ from rest_framework import exceptions as drf
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from ..exceptions import InvalidArguments, InvalidOption, InvalidTransition, JobDoesNotExist, JobIsBusy, LeaseLost, UnknownTask
+from ..exceptions import (
+    BatchDoesNotExist,
+    InvalidArguments,
+    InvalidOption,
+    InvalidTransition,
+    JobDoesNotExist,
+    JobIsBusy,
+    LeaseLost,
+    UnknownTask,
+)
 
 logger = logging.getLogger("django_jobs.api")
 
@@ -120,6 +129,7 @@ _ANSWERS: Final[Sequence[tuple[type[BaseException], Callable[[Any], ApiError]]]]
     (InvalidArguments, _of_arguments),
     (UnknownTask, lambda error: ApiError(400, "invalid", str(error), {"task": str(error)})),
     (InvalidTransition, _of_move),
+    (BatchDoesNotExist, lambda error: not_found(str(error))),
     (JobDoesNotExist, lambda error: not_found(str(error))),
     (LeaseLost, _of_lease),
     (JobIsBusy, lambda error: unavailable(str(error))),

@@ -31,6 +31,7 @@ FILTERS: Final = (
     "unique_key",
     "error",
     "last_outcome",
+    "batch",
 )
 _MAX_TEXT: Final = 255
 _WORDS: Final = (ENDED, OPEN, ALL, PARKED, HTTP)
@@ -89,6 +90,7 @@ class Choice:
             tag=_tag(data),
             unique_key=values.unique_key(data.get("unique_key")) or "",
             last_outcome=_outcome(data),
+            batch=values.uuid(data["batch"], "batch") if "batch" in data else None,
         )
 
     @property

@@ -1,10 +1,10 @@
-"""Addresses of jobs, queues and tags."""
+"""Addresses of jobs, batches, queues and tags."""
 
 from __future__ import annotations
 
 from django.urls import URLPattern
 
-from . import bulk, claims, job_actions, jobs, one_job, queue_contents, queues, tags
+from . import batches, bulk, claims, job_actions, jobs, one_job, queue_contents, queues, tags
 from .routes import routes
 
 urlpatterns: list[URLPattern] = [
@@ -27,5 +27,10 @@ urlpatterns: list[URLPattern] = [
     *routes("queues/<str:name>/claim/", claims.ClaimView.as_view(), "queue-claim"),
     *routes("queues/<str:name>/pause/", queues.PauseView.as_view(), "queue-pause"),
     *routes("queues/<str:name>/resume/", queues.ResumeView.as_view(), "queue-resume"),
+    *routes("batches/", batches.BatchListView.as_view(), "batches"),
+    *routes("batches/<uuid:pk>/", batches.BatchView.as_view(), "batch"),
+    *routes("batches/<uuid:pk>/jobs/", batches.BatchJobsView.as_view(), "batch-jobs"),
+    *routes("batches/<uuid:pk>/cancel/", batches.BatchCancelView.as_view(), "batch-cancel"),
+    *routes("batches/<uuid:pk>/requeue-failed/", batches.BatchRequeueView.as_view(), "batch-requeue-failed"),
     *routes("tags/<str:tag>/", tags.TagView.as_view(), "tag"),
 ]

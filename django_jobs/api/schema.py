@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from .. import __version__
 from ..conf import jobs_settings
 from .base import JobsView, NotFoundView
+from .schema_batches import batch_components
 from .schema_operations import ALWAYS, WHAT, WITH_BODY, Operation, operations, path_parameters
 from .schema_parts import PREFIX, Part, components, ref
 
@@ -46,7 +47,7 @@ class JobsSchema(AutoSchema):
         if operation is None:
             error(f"{type(self.view).__name__}.{method}: not in the table of operations.")
             return None
-        for name, part in components().items():
+        for name, part in (components() | batch_components()).items():
             _register(registry, PREFIX + name, ResolvedComponent.SCHEMA, part)
         for name, part in _SECURITY.items():
             _register(registry, name, ResolvedComponent.SECURITY_SCHEMA, part)

@@ -14,6 +14,7 @@ from ..models import TOTALS
 from ..options import MAX_TAG
 from ..statuses import Status
 from . import (
+    batches,
     bulk,
     claims,
     health,
@@ -102,7 +103,7 @@ def _fields() -> dict[str, Part]:
 
 def operations() -> dict[tuple[type[APIView], str], Operation]:
     """Return all operations."""
-    return {**_of_service(), **_of_jobs(), **_of_one_job(), **_of_verbs(), **_of_queues(), **_of_http_workers()}
+    return {**_of_service(), **_of_jobs(), **_of_one_job(), **_of_verbs(), **_of_batches(), **_of_queues(), **_of_http_workers()}
 
 
 def _of_service() -> dict[tuple[type[APIView], str], Operation]:
@@ -199,6 +200,35 @@ def _of_verbs() -> dict[tuple[type[APIView], str], Operation]:
         found[bulk.bulk_view(name), "POST"] = Operation(
             f"jobs_{name.replace('-', '_')}", {200: ref("BulkReport")}, "verbs", body=parts.bulk_in(*verb.extra)
         )
+    return found
+
+
+def _of_batches() -> dict[tuple[type[APIView], str], Operation]:
+    batch, most = ref("Batch"), jobs_settings().api_bulk_max
+    key = {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY, "pattern": r"^[!-~]+$"}
+    header = {idempotency.HEADER: key}
+    query = {**_paging(), **dict.fromkeys(batches._FLAGS, FLAG)}
+    change = known({"sealed": {**FLAG, "enum": [True]}, "read": FLAG}, optional=True, minProperties=1)
+    added = known({"results": parts.array(known({"id": UUID, "created": FLAG}))})
+    new = parts.array(ref("NewJob"), minItems=1, maxItems=most)
+    found: dict[tuple[type[APIView], str], Operation] = {
+        (batches.BatchListView, "GET"): Operation("batches_list", {200: parts.page_of(batch)}, "batches", query),
+        (batches.BatchListView, "POST"): Operation(
+            "batches_create",
+            {201: batch},
+            "batches",
+            body=ref("NewBatch"),
+            conflicts=True,
+            header=header,
+            gives={"Location": URL},
+        ),
+        (batches.BatchView, "GET"): Operation("batch_get", {200: batch}, "batches"),
+        (batches.BatchView, "PATCH"): Operation("batch_change", {200: batch}, "batches", body=change),
+        (batches.BatchJobsView, "POST"): Operation("batch_add", {201: added}, "batches", body=new, conflicts=True, header=header),
+    }
+    for name, view in (("cancel", batches.BatchCancelView), ("requeue_failed", batches.BatchRequeueView)):
+        said = known({"reason": REASON, **dict.fromkeys(view.extra, FLAG)}, optional=True)
+        found[view, "POST"] = Operation(f"batch_{name}", {200: ref("BulkReport")}, "batches", body=said, needs_body=False)
     return found
 
 

@@ -224,7 +224,7 @@ def queue_in(*more: str) -> Part:
 
 def _job() -> dict[str, Part]:
     error = known({"class": TEXT, "message": TEXT}, nullable=True)
-    texts = dict.fromkeys(("id",), UUID) | dict.fromkeys(("queue", "description", "reason"), TEXT)
+    texts = {"id": UUID, "batch": nullable(UUID)} | dict.fromkeys(("queue", "description", "reason"), TEXT)
     maybe = dict.fromkeys(("task", "last_outcome", "unique_key", "worker", "created_by", "parked"), nullable(TEXT))
     times = {"created_at": TIME}
     times |= dict.fromkeys(
@@ -315,6 +315,7 @@ def filter_in() -> dict[str, Part]:
         "unique_key": {"type": "string", "maxLength": values.MAX_UNIQUE_KEY, "pattern": r"\S"},
         "error": {**text, "description": "The class of the error."},
         "last_outcome": {"type": "string", "enum": list(AttemptOutcome.values)},
+        "batch": UUID,
     }
 
 

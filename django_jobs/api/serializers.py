@@ -110,6 +110,7 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Job], Any]]]] = Ma
         "error": (("error_class", "error_message"), _error),
         "unique_key": (("unique_key",), lambda job: job.unique_key),
         "worker": (("worker",), lambda job: job.worker or None),
+        "batch": (("batch_id",), lambda job: None if job.batch_id is None else str(job.batch_id)),
         "created_by": (("created_by",), lambda job: job.created_by),
         "parked": (("parked",), lambda job: job.parked or None),
         "prune_at": (("prune_at",), lambda job: time_text(job.prune_at)),

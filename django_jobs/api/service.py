@@ -24,6 +24,7 @@ from .pagination import page
 _LINKS: Final = (
     "jobs",
     "jobs-timed-out",
+    "batches",
     "queues",
     "workers",
     "info",

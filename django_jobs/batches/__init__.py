@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .batch import Batch, current_batch
+from .batch import MAX_NAME, Batch, current_batch
 from .callbacks import Callback
 from .state import BatchStatus, Progress, State, state_of
 
-__all__ = ["Batch", "BatchStatus", "Callback", "Progress", "State", "current_batch", "state_of"]
+__all__ = ["MAX_NAME", "Batch", "BatchStatus", "Callback", "Progress", "State", "current_batch", "state_of"]

@@ -16,7 +16,7 @@ from .. import options
 from ..compat import DEFAULT_TASK_BACKEND_ALIAS
 from ..exceptions import BatchDoesNotExist, InvalidGraph, InvalidOption, WaitTimeout
 from ..execution.context import current_job
-from ..graphs.nodes import Node, Signature
+from ..graphs.nodes import Node, Signature, settle
 from ..graphs.storing import store
 from ..ids import uuid7
 from ..options import shown
@@ -30,6 +30,7 @@ from .state import BatchStatus, Progress, State, state_of
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from ..graphs import GraphResult
     from ..lifecycle.batch import NewBatch
     from ..lifecycle.report import Report
 
@@ -169,18 +170,27 @@ class Batch:
             what.check_is_free()
             return self.add(what.task, *what.args, **what.kwargs)
         if isinstance(what, Node):
-            with writing(self.using):
-                self._join()
-                result = store(what, batch=self.id)
-                if result.using != self.using:
-                    raise InvalidGraph(STRANGER.format(what=what, theirs=result.using, ours=self.using))
-                return result
+            return self._add_graph(what)
         if not isinstance(what, JobTask):
             raise TypeError(f"add: {shown(what)} is no task of django_jobs, and no node of a graph.")
         backend = backend_of(what, self.using)
         with writing(self.using):
             self._join()
             return backend.enqueue(what, args, kwargs, batch=self.id)
+
+    def _add_graph(self, node: Node) -> GraphResult:
+        from ..lifecycle.recover import writing
+
+        try:
+            with writing(self.using):
+                self._join()
+                result = store(node, batch=self.id)
+                if result.using != self.using:
+                    raise InvalidGraph(STRANGER.format(what=node, theirs=result.using, ours=self.using))
+                return result
+        except Exception:
+            settle([node])
+            raise
 
     def add_many(self, task: JobTask[..., Any], calls: Iterable[Any]) -> list[JobResult[..., Any]]:
         """Add a job of `task` for each of `calls`, all or none; see `JobTask.enqueue_many` and `add`."""

@@ -148,6 +148,7 @@ class JobFilter:
     tag: str = ""
     unique_key: str = ""
     last_outcome: str = ""  # of an attempt: jobs that wait for a retry are found by it
+    batch: UUID | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -177,6 +178,8 @@ class JobFilter:
             jobs = jobs.filter(unique_key=self.unique_key)
         if self.last_outcome:
             jobs = jobs.filter(last_outcome=self.last_outcome)
+        if self.batch:
+            jobs = jobs.filter(batch=self.batch)  # index django_jobs_in_batch
         return jobs
 
 

@@ -93,6 +93,15 @@ ROWS = [
     Row("queue-claim", "POST", "queues/web/claim/", ("claim",), 200, NO),
     Row("queue-pause", "POST", "queues/web/pause/", ("pause",), 200, HIDDEN),
     Row("queue-resume", "POST", "queues/web.empty/resume/", ("pause",), 200, HIDDEN),
+    Row("batches", "GET", "batches/", ("view",), 200, NO),
+    Row("batches", "POST", "batches/", ("enqueue",), 201, NO, {"jobs": [{"queue": "web", "input": 1}]}),
+    Row("batch", "GET", "batches/{batch}/", ("view",), 200, NO),
+    Row("batch", "PATCH", "batches/{batch}/", ("change",), 200, NO, {"read": True}),
+    Row("batch", "PATCH", "batches/{batch}/", ("enqueue",), 200, NO, {"sealed": True}),
+    Row("batch", "PATCH", "batches/{batch}/", ("enqueue", "change"), 200, NO, {"sealed": True, "read": False}),
+    Row("batch-jobs", "POST", "batches/{batch}/jobs/", ("enqueue",), 201, NO, [{"queue": "web", "input": 1}]),
+    Row("batch-cancel", "POST", "batches/{batch}/cancel/", ("cancel",), 200, NO),
+    Row("batch-requeue-failed", "POST", "batches/{batch}/requeue-failed/", ("requeue",), 200, NO),
     Row("tag", "GET", "tags/red/", ("view",), 200, EMPTY),
 ]
 
@@ -114,8 +123,8 @@ class Caller:
             return 401
         if not self.may.issuperset(row.needs):
             return 403
-        if self.is_bounded and row.name == "workers":
-            return NO  # they serve more queues than the token is for
+        if self.is_bounded and (row.name == "workers" or row.name.startswith("batch")):
+            return NO  # they serve, or count, more queues than the token is for
         return row.elsewhere if self.is_elsewhere else row.status
 
 
@@ -204,6 +213,7 @@ def world(db: None) -> World:
             assert root.client.patch(path, said, content_type="application/json", headers=root.headers).status_code == 204
     names |= {"ready": new(), "scheduled": new(run_after="1d")}
     statuses = {name: Job.objects.get(pk=pk).status for name, pk in names.items() if name != "token"}
+    names["batch"] = post("batches/", {"name": "b", "seal": False})["id"]
     assert statuses == {name: name for name in statuses}
     return World(names, list(_callers()))
 
