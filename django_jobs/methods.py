@@ -158,6 +158,8 @@ class LaterMethod(Generic[P, R]):
         self._marked = find_method(self._model, name)
         if isinstance(target, type) and not self._marked.is_classmethod:
             raise UnknownMethod(f"{self._model.__name__}.{name} is a method of an object: use later(object).{name}(...).")
+        if "serializer" in given:
+            raise InvalidOption("serializer", f"can't be said of a method: {_REFUSED['serializer']}")
         self._target, self._name, self._options = target, name, given
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult[Any, R]:
@@ -190,7 +192,7 @@ class LaterMethod(Generic[P, R]):
         given: dict[str, Any] = {**defaults, **self._options}
         key = "" if self._marked.is_classmethod else self._target.pk
         given.setdefault("description", f"{self._model.__name__}.{self._name}({key})"[: options.MAX_DESCRIPTION])
-        if "related" in options.CHECKS and not self._marked.is_classmethod:
+        if not self._marked.is_classmethod and not self._target._state.adding:
             given.setdefault("related", self._target)
         return call_method.using(**given)
 

@@ -111,6 +111,13 @@ def test_a_marked_method_is_called_later(ada: Account) -> None:
     assert ada.username == "countess"
 
 
+def test_the_object_is_the_related_one(ada: Account) -> None:
+    assert later(ada).rename("x").job.related == {"model": "auth.account", "pk": ada.pk, "using": "default"}
+    group = Group.objects.create(name="readers")
+    assert later(ada, related=group).rename("x").job.related["model"] == "auth.group"
+    assert later(Account).count_all().job.related is None
+
+
 def test_options_given_win_over_those_of_the_mark(ada: Account) -> None:
     job = later(ada, priority=-3, run_after=timedelta(hours=1), description="for the books").rename("x").job
     assert (job.queue, job.priority, job.description, job.status) == ("accounts", -3, "for the books", Status.SCHEDULED)
@@ -276,8 +283,16 @@ def test_only_methods_can_be_marked() -> None:
 def test_options_that_no_job_carries_are_the_marks(ada: Account) -> None:
     with pytest.raises(InvalidOption):
         later(ada, retry_for=(KeyError,)).rename("x")  # type: ignore[call-overload]
+    with pytest.raises(InvalidOption):
+        later(ada, serializer="json").rename("x")
     with pytest.raises(TypeError):
         later(ada, queue="x").rename("x")  # type: ignore[call-overload]
+
+
+def test_a_call_that_waits_already_is_not_stored_twice(ada: Account) -> None:
+    first, second = (later(ada, unique="args").rename("countess", since=None) for _ in range(2))
+    other = later(ada, unique="args").rename("lady")
+    assert first.id == second.id != other.id
 
 
 def test_a_node_of_a_graph(ada: Account) -> None:
