@@ -29,7 +29,7 @@ from django_jobs.ids import uuid7
 from django_jobs.models import Batch as Row
 from django_jobs.models import Edge, Job
 from django_jobs.testing import run_jobs
-from tests.project import batches as tasks
+from tests.project import tasks
 from tests.support.tasks import add, after_commit, fail
 
 pytestmark = pytest.mark.django_db

@@ -12,7 +12,7 @@ from django_jobs.lifecycle import batch, rollup
 from django_jobs.lifecycle.batch_look import look
 from django_jobs.lifecycle.recover import writing
 from django_jobs.models import Batch, Job
-from tests.project.batches import told
+from tests.project.tasks import told
 
 from .calls import Api, http_queue
 

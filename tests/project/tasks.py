@@ -1,4 +1,4 @@
-"""Tasks that run in batches, and callbacks that say so in the ledger."""
+"""Tasks that run in batches on real worker processes, and callbacks that write to the ledger."""
 
 from __future__ import annotations
 
