@@ -15,6 +15,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_jobs import (
     InvalidArguments,
@@ -46,6 +47,11 @@ Node = Any
 def note(context: Any, name: str = "") -> list[Any]:
     """Tell what the parents have returned."""
     return [name, context.parent_results]
+
+
+@job(takes_context=True)
+def note_twice(context: Any) -> bool:
+    return context.parent_results is context.parent_results
 
 
 @job(takes_context=True)
@@ -256,11 +262,14 @@ def part() -> Node:
     ],
 )
 def test_what_cant_be_stored_is_refused_before_anything_is(build: Callable[[], Node], error: type[Exception], says: str) -> None:
-    with warnings.catch_warnings(action="error"), CaptureQueriesContext(connection) as queries:
-        with pytest.raises(error, match=says):
+    with warnings.catch_warnings(record=True) as caught, CaptureQueriesContext(connection) as queries:
+        warnings.simplefilter("always")
+        with pytest.raises(error, match=says) as raised:
             w("z").then(build()).enqueue()
+        del raised
         gc.collect()
     assert (len(queries), Job.objects.count()) == (0, 0)
+    assert [str(warning.message) for warning in caught] == []
 
 
 @pytest.mark.once
@@ -506,9 +515,10 @@ def test_a_follow_up_of_a_group_gets_a_list_however_many_there_are() -> None:
 
 @pytest.mark.django_db
 def test_results_are_read_when_asked_for_and_once() -> None:
-    chain(w("a"), note.s("b"), w("c")).enqueue()
+    chain(w("a"), note_twice.s(), w("c")).enqueue()
+    note.enqueue("alone")
     with CaptureQueriesContext(connection) as queries:
-        assert run_jobs() == 3
+        assert run_jobs() == 4
     reads = [query["sql"] for query in queries if Edge._meta.db_table in query["sql"] and "result" in query["sql"]]
     assert len(reads) == 1
 
@@ -565,6 +575,28 @@ def test_a_graph_has_settled_when_nothing_more_happens_by_itself() -> None:
     assert set(statuses(result)) == {"succeeded"}
     assert result.wait(0.01).ends[0].return_value == "e"
     assert "".join(LEDGER) == "abcbde"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("status", [Status.SUCCEEDED, Status.CANCELLED])
+def test_a_graph_whose_children_are_still_to_be_looked_at_has_not_settled(status: Status) -> None:
+    result = chain(w("a"), w("b")).enqueue()
+    Job.objects.filter(pk=result.results[0].job_id).update(status=status, finished_at=timezone.now())
+    assert statuses(result) == [status, "waiting"]
+    with pytest.raises(WaitTimeout):
+        result.wait(0.01)
+
+
+@pytest.mark.django_db
+def test_a_graph_has_not_settled_where_a_job_is_about_to_be_cancelled_though_another_parent_holds_it() -> None:
+    BAD.add("x")
+    first = w("a")
+    result = chain(group(chain(broken.s("x"), w("b")), first), w("c")).enqueue()
+    assert run_jobs() == 2
+    assert result.wait(0.01) is result
+    Job.objects.filter(pk=result[first].job_id).update(status=Status.CANCELLED)
+    with pytest.raises(WaitTimeout):
+        result.wait(0.01)
 
 
 @pytest.mark.django_db(transaction=True)
