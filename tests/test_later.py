@@ -11,12 +11,14 @@ import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.db import models
 
-from django_jobs import InvalidArguments, InvalidOption, Retry, UnknownMethod, allow_later, later
+from django_jobs import InvalidArguments, InvalidOption, Retry, UnknownMethod, allow_later, later, signals
+from django_jobs.lifecycle.recover import lock_free, recover, writing
 from django_jobs.methods import _allowed
 from django_jobs.models import Job
 from django_jobs.statuses import Status
 from django_jobs.tasks import call_method
 from django_jobs.testing import arun_jobs, run_jobs
+from tests.support.jobs import claim_jobs
 
 pytestmark = pytest.mark.django_db
 
@@ -233,6 +235,16 @@ def test_each_method_has_its_own_retries_and_hooks(ada: Account) -> None:
     assert kinds["cable"].job.error_class == "builtins.ConnectionError"
     assert returned(other) == "countess None"
     assert sorted(told) == [("failed", "sync_with"), ("failed", "sync_with"), ("succeeded", "sync_with")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_hook_of_a_method_is_called_for_a_death_too(ada: Account) -> None:
+    result = later(ada, max_attempts=1).sync_with("fine")
+    claim_jobs()
+    with writing("default"):
+        events = recover(lock_free("default", [result.job_id]), using="default", cause="SIGKILL")
+    signals.dispatch(events)
+    assert told == [("failed", "sync_with")]
 
 
 def test_methods_of_somebody_elses_models(ada: Account) -> None:
