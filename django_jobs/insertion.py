@@ -19,6 +19,8 @@ from .results import DJANGO_STATUS, JobResult, from_row
 if TYPE_CHECKING:
     from .lifecycle.enqueue import NewJob
 
+#: For tests: called with the results of jobs that were stored just now, by whatever way of the back end.
+after_store: list[Callable[[Sequence[JobResult[..., Any]]], None]] = []
 #: Stores jobs. Returns, for those whose unique key another job has, the id of that one by theirs, if there are such.
 Insert = Callable[[], Mapping[UUID, UUID] | None]
 
@@ -55,7 +57,7 @@ def store(sender: type[Any], jobs: Sequence[tuple[Template, NewJob]], insert: In
                     ("job_status", job.status),
                 ):
                     object.__setattr__(result, name, value)
-            tell(sender, [result for (_, job), result in zip(jobs, results, strict=True) if job.id not in twins])
+            _tell_new(sender, [result for (_, job), result in zip(jobs, results, strict=True) if job.id not in twins])
 
         transaction.on_commit(insert_late, using=alias)
         return results
@@ -64,12 +66,18 @@ def store(sender: type[Any], jobs: Sequence[tuple[Template, NewJob]], insert: In
     twins = _insert(insert, using)
     if not twins:
         results = [template.result(job) for template, job in jobs]
-        tell(sender, results)
+        _tell_new(sender, results)
         return results
     existing = _existing(twins.values(), using)
     results = [existing[twins[job.id]] if job.id in twins else template.result(job) for template, job in jobs]
-    tell(sender, [result for (_, job), result in zip(jobs, results, strict=True) if job.id not in twins])
+    _tell_new(sender, [result for (_, job), result in zip(jobs, results, strict=True) if job.id not in twins])
     return results
+
+
+def _tell_new(sender: type[Any], results: Sequence[JobResult[..., Any]]) -> None:
+    tell(sender, results)
+    for function in tuple(after_store):
+        function(results)
 
 
 def _commit_alias(jobs: Sequence[tuple[Template, NewJob]]) -> str:

@@ -43,7 +43,7 @@ class UniqueBy:
         self, task: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], serializer: str
     ) -> str:
         """Return the key of a call, which fits the signature. Raises `InvalidArguments` for what JSON can't hold."""
-        arguments = _arguments(signature, args, kwargs, serializer)
+        arguments = arguments_of(signature, args, kwargs, serializer)
         if self.names:
             arguments = {name: arguments.get(name) for name in self.names}
         said: list[Any] = [task, arguments]
@@ -69,7 +69,7 @@ def unique_by(*names: str, period: Any = None) -> UniqueBy:
     return UniqueBy(names, seconds)
 
 
-def _arguments(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], serializer: str) -> dict[str, Any]:
+def arguments_of(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], serializer: str) -> dict[str, Any]:
     """Return the arguments by name as JSON, however they were given; what was left out has its default, if JSON can hold that."""
     bound = signature.bind(*args, **kwargs)
     said = set(bound.arguments)

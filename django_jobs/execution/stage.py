@@ -55,6 +55,8 @@ class Stage:
         self.passes_interrupts = False
         #: The last one, for the caller to raise.
         self.interrupt: KeyboardInterrupt | None = None
+        #: What the last function raised, where somebody sits.
+        self.error: BaseException | None = None
         #: When the thread that coroutines share for their database work was last cleaned up.
         self.shared_tidied = 0.0
 
@@ -110,6 +112,7 @@ class Stage:
     def end(self, run: Run, is_confirmed: bool = False) -> Finished:
         """Find the outcome, and tell those who listen for it in this process."""
         outcome = judge(run)
+        self.error = run.error if self.passes_interrupts else None
         if self.passes_interrupts and isinstance(run.error, KeyboardInterrupt):
             self.interrupt = run.error
             outcome = HandedBack("interrupted", started=True)
