@@ -29,7 +29,7 @@ django.setup()
 from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
 
-from bench import ceiling, tasks, timed_out  # noqa: E402
+from bench import batch, ceiling, tasks, timed_out  # noqa: E402
 from django_jobs.models import Job  # noqa: E402
 
 WAIT_SECONDS = 300.0
@@ -82,10 +82,13 @@ def wait_until(test: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def drain(task: Any, jobs: int, *options: str) -> float:
-    """Return jobs per second from the first start to the last end, by the database's clock."""
+def drain(task: Any, jobs: int, *options: str, enqueue: Callable[[Any, int], None] | None = None) -> float:
+    """Return jobs per second from the first start to the last end, by the database's clock. `enqueue`: how they are stored."""
     clear()
-    task.enqueue_many([()] * jobs)
+    if enqueue is None:
+        task.enqueue_many([()] * jobs)
+    else:
+        enqueue(task, jobs)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE django_jobs_job")
     with Worker("--drain", *options) as worker:
@@ -226,6 +229,11 @@ def bench_timed_out(jobs: int) -> dict[str, float]:
     return timed_out.bench_timed_out()
 
 
+def bench_batch(jobs: int) -> dict[str, float]:
+    """Store and drain no-op jobs as one batch, and without: the ratio has to be 0.9 at least, of both."""
+    return batch.bench_batch(jobs, drain)
+
+
 #: These take their own medians.
 ONCE = ("recovery", "timed_out")
 CASES: dict[str, Callable[[int], dict[str, float]]] = {
@@ -234,6 +242,7 @@ CASES: dict[str, Callable[[int], dict[str, float]]] = {
     "pickup": bench_pickup,
     "recovery": bench_recovery,
     "timed_out": bench_timed_out,
+    "batch": bench_batch,
 }
 
 

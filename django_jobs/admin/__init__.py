@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .batches import BatchAdmin
 from .jobs import JobAdmin
 from .locks import JobLockAdmin
 from .queues import QueueAdmin
@@ -9,4 +10,4 @@ from .services import LeaderAdmin
 from .tokens import ApiTokenAdmin
 from .workers import WorkerAdmin
 
-__all__ = ["ApiTokenAdmin", "JobAdmin", "JobLockAdmin", "LeaderAdmin", "QueueAdmin", "WorkerAdmin"]
+__all__ = ["ApiTokenAdmin", "BatchAdmin", "JobAdmin", "JobLockAdmin", "LeaderAdmin", "QueueAdmin", "WorkerAdmin"]

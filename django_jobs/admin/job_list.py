@@ -33,9 +33,9 @@ from .sources import queue_names, task_names
 if TYPE_CHECKING:
     from ..models.job import JobQuerySet
 
-STATUS, QUEUE, TASK, PERIOD, BEFORE, ATTEMPT = "status", "queue", "task", "period", "before", "attempt"
+STATUS, QUEUE, TASK, PERIOD, BEFORE, ATTEMPT, BATCH = "status", "queue", "task", "period", "before", "attempt", "batch"
 #: The only parameters that narrow the list: any other lookup could read the table whole, or guess at hidden arguments.
-PARAMETERS: Final = frozenset({STATUS, QUEUE, TASK, PERIOD, BEFORE, ATTEMPT})
+PARAMETERS: Final = frozenset({STATUS, QUEUE, TASK, PERIOD, BEFORE, ATTEMPT, BATCH})
 PERIODS: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7), "month": timedelta(days=30)}
 #: A filter that no index serves looks at so many jobs of each segment, from its front.
 WINDOW: Final = 50_000
@@ -95,6 +95,12 @@ class BeforeFilter(StatusFilter):
     """The job after which the list starts: the way past the last page that is numbered."""
 
     title, parameter_name = _("older than"), BEFORE
+
+
+class BatchFilter(StatusFilter):
+    """The batch whose jobs are listed: its page leads here."""
+
+    title, parameter_name = _("batch"), BATCH
 
 
 class QueueFilter(_Choice):
@@ -215,7 +221,7 @@ class JobChangeList(ChangeList):
 
     @cached_property
     def _is_narrowed(self) -> bool:
-        return bool(self.search or any(self.params.get(name) for name in (QUEUE, TASK, PERIOD, BEFORE, ATTEMPT)))
+        return bool(self.search or any(self.params.get(name) for name in (QUEUE, TASK, PERIOD, BEFORE, ATTEMPT, BATCH)))
 
     def _columns(self, queryset: JobQuerySet) -> JobQuerySet:
         return queryset.only(*COLUMNS).annotate(error_snippet=Left("error_message", SNIPPET_CHARS))
@@ -228,6 +234,10 @@ class JobChangeList(ChangeList):
         if since := self._since:
             jobs = jobs.filter(segment.since(since))
         condition, is_indexed = self._search(segment)
+        if self.params.get(BATCH):
+            # Index django_jobs_in_batch: nothing else has to be bounded.
+            batch = _uuid(self.params[BATCH])
+            return jobs.filter(condition & self._plain, batch=batch)
         if (had := self._had_attempt) is not None:
             condition, is_indexed = condition & Q(pk__in=had or [NO_JOB]), True
         if queue := self.params.get(QUEUE):
@@ -248,6 +258,18 @@ class JobChangeList(ChangeList):
         if len(self.search) < 2:
             return Q(task=self.search), False
         return Q(task__icontains=self.search) | Q(unique_key=self.search), False
+
+    @property
+    def _plain(self) -> Q:
+        """The conditions on columns of the job alone."""
+        condition = Q()
+        if (had := self._had_attempt) is not None:
+            condition &= Q(pk__in=had or [NO_JOB])
+        if queue := self.params.get(QUEUE):
+            condition &= in_queue(queue)
+        if task := self.params.get(TASK):
+            condition &= Q(task=task)
+        return condition
 
     @cached_property
     def _since(self) -> datetime | None:
@@ -319,6 +341,13 @@ class JobChangeList(ChangeList):
     def attempts_window(self) -> int:
         """Return how many attempts were followed to their jobs, 0 if there was no need to stop."""
         return ATTEMPTS if len(self._had_attempt or ()) >= ATTEMPTS else 0
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        return NO_JOB
 
 
 def _front(jobs: JobQuerySet, segment: Segment) -> JobQuerySet:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..conf import jobs_database
-from ..models import AttemptOutcome, CancelRequest, Job, JobAttempt, JobLock, Worker
+from ..models import AttemptOutcome, Batch, CancelRequest, Job, JobAttempt, JobLock, Worker
 from ..registry import docline
 from ..statuses import Status
 from . import display, tracebacks
@@ -79,7 +79,7 @@ def page_context(admin: JobAdmin, request: HttpRequest, job: Job, *, shows_paylo
         "related": related_link(admin.admin_site, request, job.related),
         "bar": display.fraction(job.progress),
         "progress_text": _progress_text(job),
-        "groups": [(title, [_field(job, name) for name in names]) for title, names in _GROUPS],
+        "groups": [(title, [_field(admin, job, name) for name in names]) for title, names in _GROUPS],
         "shows_payload": shows_payload,
         "payload": _payload(job) if shows_payload else [],
         "attempts": [_attempt(attempt) for attempt in attempts[:MAX_ATTEMPTS_SHOWN]],
@@ -131,15 +131,18 @@ def _progress_text(job: Job) -> str:
     return " · ".join(parts)
 
 
-def _field(job: Job, name: str) -> dict[str, Any]:
+def _field(admin: JobAdmin, job: Job, name: str) -> dict[str, Any]:
     """Return a field's label and its value as text; empty where there is nothing to say."""
-    field, value = Job._meta.get_field(name), getattr(job, name)
+    field: Any = Job._meta.get_field(name)
+    value = getattr(job, field.attname)  # a batch may be gone by now
     if name in _DURATIONS:
         text: Any = display.seconds(value)
     elif name in _JSON:
         text = display.short_json(value) if value not in (None, {}, []) else ""
     elif name.endswith("_at") or name in ("run_after", "start_by"):
         text = display.exact(value)
+    elif name == "batch" and value is not None:
+        text = format_html('<a href="{}">{}</a>', admin.url_of(Batch, "change", value), value)
     elif name == "max_attempts" and value is None:
         text = "∞"
     else:

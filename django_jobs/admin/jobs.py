@@ -23,7 +23,17 @@ from ..statuses import FINAL, Status
 from . import display
 from .base import ReadOnlyAdmin
 from .job_actions import act_view, confirmation, parse_ids
-from .job_list import PARAMETERS, AttemptFilter, BeforeFilter, JobChangeList, PeriodFilter, QueueFilter, StatusFilter, TaskFilter
+from .job_list import (
+    PARAMETERS,
+    AttemptFilter,
+    BatchFilter,
+    BeforeFilter,
+    JobChangeList,
+    PeriodFilter,
+    QueueFilter,
+    StatusFilter,
+    TaskFilter,
+)
 from .job_page import page_context
 from .verbs import MAX_SELECTED, VERBS, Verb
 
@@ -52,7 +62,7 @@ class JobAdmin(ReadOnlyAdmin[Job]):
 
     list_display = ["job", "state", "in_queue", "moment"]
     list_display_links = None
-    list_filter = [StatusFilter, BeforeFilter, QueueFilter, TaskFilter, AttemptFilter, PeriodFilter]
+    list_filter = [StatusFilter, BeforeFilter, BatchFilter, QueueFilter, TaskFilter, AttemptFilter, PeriodFilter]
     list_per_page = 50
     list_max_show_all = 0
     sortable_by = ()
