@@ -35,5 +35,5 @@ urlpatterns = [
     *routes("schema/", _schema_view(), "schema"),
     *routes("workers/", WorkersView.as_view(), "workers"),
     *job_urlpatterns,
-    re_path(r"^.*\Z", NotFoundView.as_view()),
+    re_path(r"^[\s\S]*\Z", NotFoundView.as_view()),
 ]

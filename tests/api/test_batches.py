@@ -40,7 +40,7 @@ def made(api: Api, jobs: int = 2, **said: Any) -> dict[str, Any]:
 
 
 def test_a_batch_is_made_run_and_read(api):
-    callback = {"task": "tests.project.batches.told", "args": ["done"]}
+    callback = {"task": told.module_path, "args": ["done"]}
     new = made(api, 2, name="import", metadata={"file": "a.csv"}, on_finish=callback, on_success={"queue": "web", "input": "ok"})
     assert (new["name"], new["status"], new["metadata"], new["sealed_at"] is None) == (
         "import",

@@ -62,6 +62,7 @@ def test_an_address_that_is_none(token: Callable[..., Api]) -> None:
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         assert api.error(method, "jobs/not-an-id/nothing", 404)["code"] == "not_found"
     assert api.error("GET", "broken/a%00b/", 404)["code"] == "not_found"
+    assert api.error("PATCH", "jobs/a%0Ab/", 404)["code"] == "not_found"
     assert api.send("HEAD", "nowhere").status_code == 404
 
 
