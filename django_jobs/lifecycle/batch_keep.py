@@ -21,7 +21,8 @@ from ..statuses import Status
 from .batch_look import look
 from .follow import Followed, cancel_waiting
 
-#: A batch of which a job is kept for ever is looked at again after as long as it has been over, within these bounds. Seconds.
+#: A batch that has not finished, or of which a job is kept for ever, is looked at again after as long as it has been so, within
+#: these bounds. Seconds.
 KEEP_SECONDS: Final = (86_400.0, 30 * 86_400.0)
 #: Batches of which a process remembers that they are not due.
 _MOST: Final = 10_000
@@ -59,7 +60,7 @@ def _next_look(batch: Batch, using: str, now: datetime) -> datetime | None:
     members = Job.objects.using(using).filter(batch=batch.id)
     least, most = KEEP_SECONDS
     if batch.finished_at is None or members.filter(prune_at__isnull=True).exists():
-        over = 0.0 if batch.finished_at is None else (now - batch.finished_at).total_seconds()
+        over = (now - (batch.finished_at or batch.created_at)).total_seconds()
         return now + timedelta(seconds=min(max(over, least), most))
     last: datetime | None = members.aggregate(last=Max("prune_at"))["last"]
     return last if last is not None and last > now else None

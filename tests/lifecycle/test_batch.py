@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django_jobs import db, stats
 from django_jobs.exceptions import BatchDoesNotExist, BatchIsFinished, InvalidTransition
 from django_jobs.ids import uuid7
-from django_jobs.lifecycle import batch, control, rollup, sweep
+from django_jobs.lifecycle import batch, batch_look, control, rollup, sweep
 from django_jobs.lifecycle.batch_keep import Keeper, Walk
 from django_jobs.lifecycle.batch_look import look, numbers_of
 from django_jobs.lifecycle.enqueue import JobSpec, NewJob, insert
@@ -282,6 +282,72 @@ def fold_once() -> None:
         look(connection, rollup.fold(using="default", limit=1000).batches)
 
 
+@needs_row_locks
+@commits
+def test_a_look_beside_an_open_addition_ends_nothing() -> None:
+    made = make(1, callbacks=("on_finish",))
+    run()
+    joined, looked = threading.Event(), threading.Event()
+
+    def addition() -> None:
+        with writing("default"):
+            batch.join(made, using="default")
+            joined.set()
+            assert looked.wait(20)
+            insert([NewJob(JobSpec(task="tests.nowhere.task", batch=made), [], {})], using="default")
+
+    def others() -> None:
+        assert joined.wait(20)
+        try:
+            close(made)
+        finally:
+            looked.set()
+
+    in_threads(addition, others)
+    assert (is_finished(made), callbacks(made)) == (False, "- - waiting")
+    fold()
+    assert (is_finished(made), counts(made)) == (False, {"ready": 1, "succeeded": 1})
+
+
+@needs_row_locks
+@commits
+def test_what_is_added_between_the_look_and_its_lock_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(1, callbacks=("on_finish",))
+    run()
+    lock = batch_look._lock
+
+    def late(*args: Any) -> list[UUID]:
+        in_threads(lambda: add(made))
+        return lock(*args)
+
+    monkeypatch.setattr(batch_look, "_lock", late)
+    close(made)
+    assert (is_finished(made), callbacks(made)) == (False, "- - waiting")
+
+
+@needs_row_locks
+@commits
+def test_an_addition_beside_an_open_look_sees_that_it_has_ended() -> None:
+    made = make(1, callbacks=("on_finish",))
+    run()
+    looked, refused = threading.Event(), threading.Event()
+
+    def ending() -> None:
+        with writing("default"):
+            look(connection, [made])
+            looked.set()
+            assert not refused.wait(0.5), "nobody can know yet whether it has ended"
+
+    def addition() -> None:
+        assert looked.wait(20)
+        with pytest.raises(BatchIsFinished):
+            add(made)
+        refused.set()
+
+    in_threads(ending, addition)
+    assert (is_finished(made), counts(made)) == (True, {"succeeded": 1})
+
+
 @commits
 def test_the_end_and_an_addition_at_once_are_one_after_the_other() -> None:
     for _ in range(15):
@@ -381,25 +447,23 @@ def test_an_end_that_is_rolled_back_ends_nothing_and_comes_again() -> None:
 @commits
 def test_a_seal_that_the_last_fold_did_not_see_is_not_forgotten() -> None:
     made = make(1, is_sealed=False)
-    run()
+    (attempt,) = claim_jobs()
     sealed, folded = threading.Event(), threading.Event()
 
     def seal() -> None:
         with transaction.atomic():
-            Batch.objects.filter(id=made).update(sealed_at=db.DatabaseNow())
-            with connection.cursor() as cursor:
-                batch.tally.note_batches(cursor, [made])  # what `seal` does, before it looks
+            batch.seal(made, using="default")
             sealed.set()
-            folded.wait(20)
+            assert folded.wait(20)
 
-    def others() -> None:
-        sealed.wait(20)
-        try:
-            fold()
-        finally:
-            folded.set()
+    def last_job() -> None:
+        assert sealed.wait(20)
+        with transaction.atomic():
+            record(connection, [Finished(attempt, Succeeded(1))], worker_name="w")
+        fold()
+        folded.set()
 
-    in_threads(seal, others)
+    in_threads(seal, last_job)
     assert not is_finished(made)
     fold()
     assert is_finished(made)
