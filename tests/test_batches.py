@@ -174,6 +174,20 @@ def test_a_finished_batch_takes_nothing_more():
     assert Job.objects.count() == 1
 
 
+@job(unique="args")
+def fetch(what: str) -> str:
+    return what
+
+
+def test_a_unique_job_is_counted_by_the_batch_that_has_stored_it():
+    alone = fetch.enqueue("rates")
+    with Batch() as batch:
+        assert batch.add(fetch, "rates").id == alone.id
+        first, *others = batch.add_many(fetch, [("prices",), ("rates",)])
+    assert ([other.id for other in others], batch.progress.total) == ([alone.id], 1)
+    assert Job.objects.get(batch=batch.id).id == first.job_id
+
+
 @pytest.mark.parametrize(
     ("what", "error"),
     [

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.db import connections
+from django.db.models import Exists, OuterRef
 
 from .. import db, wakeup
 from ..db import DatabaseNow
 from ..exceptions import BatchDoesNotExist, BatchIsFinished
-from ..models import Batch, Job
+from ..models import Batch, CancelRequest, Job
 from ..statuses import LIVE, Status
 from . import control, tally
 from .batch_look import look
 from .enqueue import NewJob, insert
 from .recover import writing
 from .report import BATCH, Report
+
+if TYPE_CHECKING:
+    from ..models.job import JobQuerySet
 
 #: The columns that name the callbacks.
 CALLBACKS: Final = ("on_success", "on_failure", "on_finish")
@@ -109,13 +113,18 @@ def close_finished(batches: Collection[UUID], *, using: str) -> None:
 def cancel(
     batch: UUID, *, by: str = "", reason: str = "", force: bool = False, limit: int | None = None, using: str = "default"
 ) -> Report:
-    """Seal the batch and cancel all its jobs that have not ended, up to `limit`. See `control.cancel`."""
+    """Seal the batch and cancel all its jobs that have not ended, up to `limit`. See `control.cancel`.
+
+    Running jobs that were asked to stop before are not asked again, except with `force`.
+    """
     seal(batch, using=using)
+    asked = CancelRequest.objects.using(using).filter(job=OuterRef("pk"))
+    jobs = _members(batch, LIVE, using)
 
     def verb(ids: Sequence[UUID]) -> Report:
         return control.cancel(ids, by=by, reason=reason, force=force, using=using)
 
-    return _each(batch, LIVE, verb, limit, using)
+    return _each(batch, jobs if force else jobs.filter(~Exists(asked)), verb, limit, using)
 
 
 def requeue_failed(
@@ -135,16 +144,19 @@ def requeue_failed(
     def verb(ids: Sequence[UUID]) -> Report:
         return control.requeue(ids, by=by, reason=reason, using=using)
 
-    return _each(batch, _FAILED | {Status.CANCELLED} if with_cancelled else _FAILED, verb, limit, using)
+    jobs = _members(batch, _FAILED | {Status.CANCELLED} if with_cancelled else _FAILED, using)
+    return _each(batch, jobs, verb, limit, using)
 
 
-def _each(
-    batch: UUID, statuses: Collection[Status], verb: Callable[[Sequence[UUID]], Report], limit: int | None, using: str
-) -> Report:
-    """Do `verb` to the jobs of the batch in these statuses, a transaction for each part. Index django_jobs_in_batch."""
+def _members(batch: UUID, statuses: Collection[Status], using: str) -> JobQuerySet:
+    """Return the jobs of the batch in these statuses. Index django_jobs_in_batch. Raises `BatchDoesNotExist`."""
     if not Batch.objects.using(using).filter(id=batch).exists():
         raise BatchDoesNotExist(f"There is no batch {batch} (any more).")
-    jobs = Job.objects.using(using).filter(batch=batch, status__in=[status.value for status in statuses]).order_by("id")
+    return Job.objects.using(using).filter(batch=batch, status__in=[status.value for status in statuses]).order_by("id")
+
+
+def _each(batch: UUID, jobs: JobQuerySet, verb: Callable[[Sequence[UUID]], Report], limit: int | None, using: str) -> Report:
+    """Do `verb` to `jobs` of the batch, by id, a transaction for each part."""
     report, after, left = Report(), None, limit
     while left is None or left > 0:
         rows = jobs if after is None else jobs.filter(id__gt=after)

@@ -238,6 +238,16 @@ def test_a_limit_bounds_what_a_verb_does_in_one_call() -> None:
     assert [len(batch.cancel(made, limit=2).changed) for _ in range(4)] == [2, 2, 1, 0]
 
 
+def test_running_jobs_are_asked_to_stop_once() -> None:
+    made = make(3)
+    claim_jobs(count=1)
+    report = batch.cancel(made)
+    assert (len(report.changed), len(report.requested)) == (3, 1)
+    assert batch.cancel(made).changed == []
+    assert len(batch.cancel(made, force=True).requested) == 1
+    assert not is_finished(made)
+
+
 def test_numbers_are_those_of_the_jobs_whatever_was_folded() -> None:
     made, other = make(3), make(2)
     run(2)
