@@ -28,8 +28,8 @@ from .insertion import store, tell
 from .options import PRIORITY_MAX, PRIORITY_MIN, check_moment
 from .queues import check_queue_name
 from .registry import register
-from .results import DJANGO_STATUS, JobResult, from_row
 from .related import reference
+from .results import DJANGO_STATUS, JobResult, from_row
 from .task import JobTask, split_call
 from .unique import UniqueBy, check_key
 from .users import carried_user, current_identity, current_name

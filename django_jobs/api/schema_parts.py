@@ -224,7 +224,8 @@ def queue_in(*more: str) -> Part:
 
 def _job() -> dict[str, Part]:
     error = known({"class": TEXT, "message": TEXT}, nullable=True)
-    texts = {"id": UUID, "batch": nullable(UUID)} | dict.fromkeys(("queue", "description", "reason"), TEXT)
+    texts = {"id": UUID, "batch": nullable(UUID), "graph": nullable(UUID)}
+    texts |= dict.fromkeys(("queue", "description", "reason"), TEXT)
     maybe = dict.fromkeys(("task", "last_outcome", "unique_key", "worker", "created_by", "parked"), nullable(TEXT))
     times = {"created_at": TIME}
     times |= dict.fromkeys(
@@ -243,6 +244,7 @@ def _job() -> dict[str, Part]:
         "args": array({}, nullable=True),
         "kwargs": {"type": "object", "nullable": True},
         "metadata": {"type": "object"},
+        "related": {"type": "object", "nullable": True},
         "retry_delays": ANY,
         "retention": ref("Retention"),
         "output": ANY,

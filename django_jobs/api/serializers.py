@@ -12,6 +12,7 @@ from ..durations import format_duration
 from ..inputs import INPUT_TASK
 from ..models import Job, JobAttempt, Queue
 from ..queues import JobOptions
+from ..registry import docline
 from ..statuses import FINAL, Status
 from .errors import invalid
 from .permissions import forbidden
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .permissions import Caller
 
 #: Left out without the permission to see them.
-PAYLOAD: Final = frozenset({"input", "args", "kwargs", "output", "result", "metadata"})
+PAYLOAD: Final = frozenset({"input", "args", "kwargs", "output", "result", "metadata", "related"})
 #: Characters of an error's message in a list.
 MAX_LISTED_MESSAGE: Final = 500
 
@@ -83,7 +84,7 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Job], Any]]]] = Ma
         "ended": (("status",), lambda job: job.status in FINAL),
         "tags": (("tags",), lambda job: job.tags),
         "priority": (("priority",), lambda job: job.priority),
-        "description": (("description",), lambda job: job.description),
+        "description": (("description", "task"), lambda job: job.description or docline(job.task)),
         "metadata": (("metadata",), lambda job: job.metadata),
         "created_at": (("enqueued_at",), lambda job: time_text(job.enqueued_at)),
         "run_after": (("run_after",), lambda job: time_text(job.run_after)),
@@ -111,6 +112,8 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Job], Any]]]] = Ma
         "unique_key": (("unique_key",), lambda job: job.unique_key),
         "worker": (("worker",), lambda job: job.worker or None),
         "batch": (("batch_id",), lambda job: None if job.batch_id is None else str(job.batch_id)),
+        "graph": (("graph",), lambda job: None if job.graph is None else str(job.graph)),
+        "related": (("related",), lambda job: job.related),
         "created_by": (("created_by",), lambda job: job.created_by),
         "parked": (("parked",), lambda job: job.parked or None),
         "prune_at": (("prune_at",), lambda job: time_text(job.prune_at)),

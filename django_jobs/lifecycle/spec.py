@@ -56,7 +56,7 @@ class JobSpec:
 class NewJob:
     """A job to be stored, with arguments that are JSON. `insert` fills in the last three fields.
 
-    `waits`: it is stored as waiting, for its parents or for its batch. `description`, `related`: where they differ from the spec's.
+    `waits`: it is stored as waiting, for its parents or for its batch. `description`, `related`: where the spec's are not meant.
     """
 
     spec: JobSpec

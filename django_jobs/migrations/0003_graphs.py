@@ -107,12 +107,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='job',
             name='on_parent_cancel',
-            field=models.CharField(blank=True, default='', max_length=6, verbose_name='when a parent is cancelled'),
+            field=models.CharField(blank=True, db_default='', default='', max_length=6, verbose_name='when a parent is cancelled'),
         ),
         migrations.AddField(
             model_name='job',
             name='on_parent_failure',
-            field=models.CharField(blank=True, default='', max_length=6, verbose_name='when a parent fails'),
+            field=models.CharField(blank=True, db_default='', default='', max_length=6, verbose_name='when a parent fails'),
         ),
         migrations.AddField(
             model_name='job',
@@ -122,7 +122,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='job',
             name='unique_until',
-            field=models.CharField(blank=True, default='', max_length=8, verbose_name='unique until'),
+            field=models.CharField(blank=True, db_default='', default='', max_length=8, verbose_name='unique until'),
         ),
         migrations.RunPython(change_live_unique_key, restore_live_unique_key, atomic=False),
         migrations.AddIndex(

@@ -97,11 +97,14 @@ class Job(models.Model):
     worker = models.CharField(_("worker"), max_length=64, blank=True, default="")
 
     unique_key = models.CharField(_("unique key"), max_length=128, null=True, blank=True)
-    unique_until = models.CharField(_("unique until"), max_length=8, blank=True, default="")  # started, pruned; empty: finished
+    # Defaults in the database, too: processes of the version before may still insert rows.
+    unique_until = models.CharField(_("unique until"), max_length=8, blank=True, default="", db_default="")  # empty: finished
 
     graph = models.UUIDField(_("graph"), null=True, blank=True, editable=False)
-    on_parent_failure = models.CharField(_("when a parent fails"), max_length=6, blank=True, default="")  # empty: wait
-    on_parent_cancel = models.CharField(_("when a parent is cancelled"), max_length=6, blank=True, default="")  # empty: cancel
+    on_parent_failure = models.CharField(_("when a parent fails"), max_length=6, blank=True, default="", db_default="")  # wait
+    on_parent_cancel = models.CharField(
+        _("when a parent is cancelled"), max_length=6, blank=True, default="", db_default=""
+    )  # empty: cancel
     # No constraint in the database: a foreign key would make every insert lock the batch's row.
     batch = models.ForeignKey(
         "django_jobs.Batch",
