@@ -99,6 +99,8 @@ class JobsView(APIView):
         if any("\x00" in value for value in kwargs.values() if isinstance(value, str)):
             raise not_found("There is nothing here.")
         for name, values in request.query_params.lists():
+            if len(values) > 1 and name != "status":
+                raise invalid(name[:100], "may be given once.")
             if name not in self.query and name not in _ALWAYS:
                 raise invalid(name[:100], f"there is no such parameter{readers.nearest(name, self.query)}")
             if any("\x00" in value for value in values):
@@ -161,6 +163,16 @@ class JobsView(APIView):
             fields = {name[:100]: f"there is no such field{readers.nearest(name, allowed)}" for name in unknown[:20]}
             raise ApiError(400, "invalid", "; ".join(f"{name}: {text}" for name, text in fields.items()), fields)
         return data
+
+    def optional_body(self, allowed: Collection[str]) -> dict[str, Any]:
+        """Do the same where a request may come without a body: then it says nothing."""
+        return self.body(allowed) if self.has_body else {}
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the request has a body. By its headers: who asked for a session has read it already."""
+        headers = self.request.META
+        return headers.get("CONTENT_LENGTH") not in (None, "", "0") or bool(headers.get("HTTP_TRANSFER_ENCODING"))
 
     def url(self, name: str, /, **kwargs: Any) -> str:
         """Return the whole address of another endpoint, below the prefix by which this request came."""

@@ -201,7 +201,7 @@ class BatchVerbView(BatchesView):
 
     def post(self, request: Request, pk: UUID) -> Response:
         """Do it, to at most API_BULK_MAX jobs; `more` if there are more. The report says of each what became of it."""
-        data = self.body(("reason", *self.extra)) if request._request.body else {}
+        data = self.optional_body(("reason", *self.extra))
         said = {name: values.flag(data[name], name) for name in self.extra if name in data}
         most = jobs_settings().api_bulk_max
         self.batch(pk)

@@ -86,6 +86,12 @@ class BulkView(JobsView):
         said = filters.of_body(data["filter"])
         if not said:
             raise invalid("filter", 'is empty: say {"status": "all"} if you mean every job.')
+        if "status" not in said and "ended" not in said:
+            # As the command does: one word that was left out must not run again what has succeeded, nor delete what waits.
+            if self.verb.name == "delete":
+                raise invalid("filter", 'names no status: say {"status": "all"} if you mean jobs in any.')
+            if self.verb.name == "requeue":
+                said = {**said, "status": [Status.FAILED.value, Status.TIMED_OUT.value]}
         choice = filters.Choice(said)
         # Of those that the verb does not take there is no report: they would be found again and again.
         rows = choice.filter.apply(self.jobs()).filter(status__in=sorted(self._allowed(force)))

@@ -39,7 +39,7 @@ class ClaimView(JobsView):
 
         204 with `Retry-After` if it could not wait. 404 or 409 if the queue is none for HTTP workers.
         """
-        data = self.body(("limit", "wait", "worker")) if request._request.body else {}
+        data = self.optional_body(("limit", "wait", "worker"))
         check_queue_name(name, field="name")
         self.check_queue(name, "claim")
         limit = values.whole(data.get("limit", 1), "limit", 1, jobs_settings().api_claim_max)

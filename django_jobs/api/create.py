@@ -136,7 +136,13 @@ class Reader:
         self.view.check_queue(queue, "enqueue")
         backend = conf.jobs_aliases()[0]
         if not declared(self.view.using).options(queue, backend).is_http:
-            raise InvalidOption("task", f"is missing: the queue {queue!r} is not for HTTP workers, so its jobs have to name one.")
+            # A slip in the name of a queue is likelier than a task that was forgotten.
+            raise InvalidOption(
+                "queue" if "input" in item else "task",
+                f"is missing: the queue {queue!r} is not for HTTP workers, so its jobs have to name a task."
+                if "input" not in item
+                else f"{queue!r} is no queue for HTTP workers (is_http), so its jobs have to name a task.",
+            )
         said["metadata"] = dict(said.get("metadata") or {})
         with as_user(self.view.caller.user):
             context = carried_user()

@@ -43,14 +43,15 @@ def once(view: JobsView, key: str, make: Callable[[], Any]) -> Any:
         if (known := rows.first()) is not None:
             if known.digest != digest:
                 raise ApiError(409, "conflict", f"This {HEADER} came with another request before.", {HEADER: "is used already."})
-            return known.answer
+            return json.loads(known.answer)
         try:
             with writing(view.using):
                 row = IdempotencyKey(scope=scope, key=key, digest=digest)
                 row.save(using=view.using, force_insert=True)
-                row.answer = make()
+                answer = make()
+                row.answer = json.dumps(answer)  # as text: what is sent again is in the same order
                 row.save(using=view.using, update_fields=["answer"])
-            return row.answer
+            return answer
         except IntegrityError:
             if not remaining or not rows.exists():
                 raise

@@ -31,7 +31,7 @@ class ActionView(JobsView):
 
     def post(self, request: Request, pk: UUID) -> Response:
         """Do it: 200; 202 if a worker has yet to stop; 409 saying why if it can't be done."""
-        data = self.body(("reason", *self.extra)) if request._request.body else {}
+        data = self.optional_body(("reason", *self.extra))
         job = self.job(pk)
         said = {name: values.flag(data[name], name) for name in self.extra if name in data}
         report = type(self).do([pk], by=self.caller.name, reason=reason_of(data), using=self.using, **said)
@@ -86,7 +86,7 @@ class RequeueView(ActionView):
 
         With `claim` the caller gets it at once, as from a claim of its queue: it runs then. `worker`: the name to keep with it.
         """
-        data = self.body(("reason", "keep_attempts", "claim", "worker")) if request._request.body else {}
+        data = self.optional_body(("reason", "keep_attempts", "claim", "worker"))
         keep = values.flag(data.get("keep_attempts", False), "keep_attempts")
         is_claim = values.flag(data.get("claim", False), "claim")
         worker = values.text(data.get("worker", ""), "worker", 64)

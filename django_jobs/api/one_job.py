@@ -146,7 +146,7 @@ class JobOutputView(JobsView):
         if token is None:
             raise invalid(reports.TOKEN_HEADER, "is missing: the token of the attempt.")
         self.job(pk)
-        if not request._request.body:
+        if not self.has_body:
             raise ApiError(400, "invalid", "The body is empty: write null to clear the output.")
         output = reports.output_of(request.data, "output")
         return reports.leased(lease.report(pk, token, output=output, has_output=True, using=self.using))
@@ -159,7 +159,7 @@ class HeartbeatView(JobsView):
 
     def put(self, request: Request, pk: UUID) -> Response:
         """Extend the lease; the answer's header `Lease-Expires` says until when. `progress`: how far it is."""
-        data = self.body(("token", "progress")) if request._request.body else {}
+        data = self.optional_body(("token", "progress"))
         token = reports.token_of(request, data)
         if token is None:
             raise invalid("token", "is missing: the token of the attempt.")

@@ -149,7 +149,7 @@ class PauseView(QueueBase):
 
     def post(self, request: Request, name: str) -> Response:
         """Pause it, `until` a time (RFC 3339, or a duration from now) or for good. `reason` is shown with it."""
-        data = self.body(("reason", "until")) if request._request.body else {}
+        data = self.optional_body(("reason", "until"))
         self.named(name)
         until = values.moment(data.get("until"), "until")
         if isinstance(until, timedelta):
@@ -168,7 +168,7 @@ class ResumeView(QueueBase):
 
     def post(self, request: Request, name: str) -> Response:
         """End it now. A pause of a queue above it stays. 409 if it is not paused."""
-        data = self.body(("reason",)) if request._request.body else {}
+        data = self.optional_body(("reason",))
         queue = self.queue(name)
         reason = values.text(data.get("reason", ""), "reason", 500)
         if not resume_queue(name, by=self.caller.name, reason=reason, using=self.using):

@@ -223,7 +223,8 @@ def lapse(*, using: str, limit: int) -> Swept:
         ]
         jobs = {job.id: job for job in lock_jobs(using, [row.job_id for row in rows])}
         guilty: dict[UUID, Outcome] = {row.token: _lapsed(jobs[row.job_id], row) for row in rows if row.job_id in jobs}
-        events: list[Event] = recover(rows, using=using, cause="its lease has lapsed", guilty=guilty)
+        seconds = {row.token: (now - row.claimed_at).total_seconds() for row in rows}
+        events: list[Event] = recover(rows, using=using, cause="its lease has lapsed", guilty=guilty, started=seconds)
         swept.events += events
         swept.touched = len(events)
         swept.queues |= {event.queue for event in events if event.status == Status.READY}

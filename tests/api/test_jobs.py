@@ -372,3 +372,22 @@ def test_output_is_the_partial_one_until_there_is_a_result(api: Api) -> None:
     nothing = make_job()
     shown = [api.ok("GET", f"/jobs/{job.pk}/output/") for job in (partial, ended, failed, nothing)]
     assert shown == [{"half": 1}, {"whole": 2}, {"half": 1}, None]
+
+
+def test_a_parameter_is_given_once(api: Api) -> None:
+    for name in ("page_size", "cursor", "queue", "fields"):
+        body = api.error("GET", f"/jobs/?{name}=1&{name}=2", status=400)
+        assert name in body["fields"]
+    api.ok("GET", "/jobs/?status=failed&status=ready")
+
+
+@pytest.mark.once
+def test_a_filter_without_a_status_neither_runs_again_what_has_succeeded_nor_deletes_what_waits(api: Api) -> None:
+
+    jobs = {status: make_job(status, queue="big") for status in ("succeeded", "failed", "timed_out", "cancelled", "ready")}
+    report = api.ok("POST", "/jobs/requeue/", {"filter": {"queue": "big"}, "dry_run": True})
+    assert {each["id"] for each in report["results"]} == {str(jobs["failed"].pk), str(jobs["timed_out"].pk)}
+    report = api.ok("POST", "/jobs/requeue/", {"filter": {"queue": "big", "status": ["succeeded"]}, "dry_run": True})
+    assert [each["id"] for each in report["results"]] == [str(jobs["succeeded"].pk)]
+    assert "filter" in api.error("POST", "/jobs/delete/", {"filter": {"queue": "big"}}, status=400)["fields"]
+    assert api.ok("POST", "/jobs/delete/", {"filter": {"queue": "big", "status": "all"}})["changed"] == 5

@@ -16,7 +16,7 @@ from drf_spectacular.management.commands.spectacular import Command
 from drf_spectacular.settings import patched_settings
 from drf_spectacular.validation import validate_schema
 
-from django_jobs.api import create, filters, one_job, queues, schema
+from django_jobs.api import create, filters, job_urls, one_job, queues, schema, serializers
 from django_jobs.api.claims import ClaimView
 from django_jobs.api.serializers import FIELDS
 from django_jobs.lifecycle.tokens import VERBS, make_token
@@ -133,3 +133,23 @@ def test_schemathesis_finds_nothing(transactional_db, live_server, settings, mon
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-2_000:]
     assert "No issues found" in run.stdout
     assert f"Tested: {len(schema.operations()) + 1}" in run.stdout
+
+
+@pytest.mark.once
+def test_the_page_names_every_endpoint_with_its_verbs_and_all_that_a_request_may_say() -> None:
+    """docs/http-api.md, for those who have no description by machine."""
+    text = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    for pattern in job_urls.urlpatterns:
+        route = str(pattern.pattern)
+        if not route.endswith("/"):
+            continue
+        view = pattern.callback.view_class
+        shown = "/" + route.replace("<uuid:pk>", "{id}").replace("<str:name>", "{name}").replace("<str:tag>", "{tag}")
+        for method, verb in view.verbs.items():
+            row = next((line for line in rows if f"`{method} {shown}`" in line.split("|")[1]), None)
+            assert row is not None, f"{method} {shown} is not described"
+            if "bulk" not in view.__module__:
+                assert all(f"`{one}`" in row for one in verb.split("|")), (row, verb)
+    for name in (*filters.FILTERS, *create.FIELDS, *serializers.PAYLOAD):
+        assert f"`{name}`" in text, name
