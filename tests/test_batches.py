@@ -25,6 +25,7 @@ from django_jobs import (
     job,
     split,
 )
+from django_jobs.compat import Task
 from django_jobs.ids import uuid7
 from django_jobs.models import Batch as Row
 from django_jobs.models import Edge, Job
@@ -233,7 +234,7 @@ def test_jobs_that_wait_for_another_databases_commit_are_refused():
         template.in_batch(batch.id)
 
 
-DUMMY = {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}
+DUMMY = {"BACKEND": f"{Task.__module__.rpartition('.')[0]}.backends.dummy.DummyBackend"}
 
 
 def test_jobs_of_another_back_end_are_no_members():
