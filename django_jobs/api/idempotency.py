@@ -43,7 +43,7 @@ def once(view: JobsView, key: str, make: Callable[[], Any]) -> Any:
         if (known := rows.first()) is not None:
             if known.digest != digest:
                 raise ApiError(409, "conflict", f"This {HEADER} came with another request before.", {HEADER: "is used already."})
-            return json.loads(known.answer)
+            return json.loads(str(known.answer))
         try:
             with writing(view.using):
                 row = IdempotencyKey(scope=scope, key=key, digest=digest)

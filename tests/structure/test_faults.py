@@ -37,7 +37,7 @@ FAULTS = {
     "b38": "whether two jobs are equal depends on which comes first, or on how arguments are stored",
     "b39": "one bad item in a bulk enqueue",
     "b42": "empty groups, groups of one, long chains, deep nesting",
-    "b43": "a parent fails, is cancelled or deleted: children wait for ever, or run anyway; a parent that was repaired is not followed",
+    "b43": "a parent fails, is cancelled or deleted: children wait for ever, or run anyway, or never come when it was repaired",
     "b45": "asked to stop, then an ordinary error",
     "b56": "pruning in one statement hits the time limit",
     "b60": "lists are unordered, endless, or lose and double jobs while others come and go",
