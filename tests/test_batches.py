@@ -133,6 +133,25 @@ def test_what_a_transaction_took_back_is_not_there_any_more():
     assert not Job.objects.exists()
 
 
+def test_a_first_job_that_is_refused_leaves_a_batch_that_may_be_filled():
+    batch = Batch()
+    for _ in range(2):
+        with pytest.raises(InvalidArguments):
+            batch.add(add)
+    assert not Row.objects.exists()
+    batch.add(add, 1)
+    with pytest.raises(InvalidArguments):
+        batch.add_many(add, [(1,), ()])
+    assert (batch.progress.total, Row.objects.count()) == (1, 1)
+
+
+def test_a_signature_is_added_once():
+    batch, one = Batch(), add.s(1)
+    batch.add(one)
+    with pytest.raises(InvalidGraph, match="already"):
+        batch.add(one)
+
+
 def test_a_graph_is_added_whole():
     with Batch() as batch:
         result = batch.add(chain(add.s(1), add.s(2)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -162,28 +163,24 @@ class Batch:
         In the caller's transaction. Raises `BatchIsFinished` (an `InvalidTransition`) and `BatchDoesNotExist`, and what `enqueue`
         of a task raises; nothing is stored then. A unique job that is there already stays what it is, and is not counted here.
         """
-        from ..lifecycle.recover import writing
-
         if isinstance(what, Node) and (args or kwargs):
             raise TypeError(f"add: {what!r} has its arguments already.")
         if isinstance(what, Signature) and not (what.note or what.policies):
             what.check_is_free()
-            return self.add(what.task, *what.args, **what.kwargs)
+            result = self.add(what.task, *what.args, **what.kwargs)
+            what._is_stored = True
+            return result
         if isinstance(what, Node):
             return self._add_graph(what)
         if not isinstance(what, JobTask):
             raise TypeError(f"add: {shown(what)} is no task of django_jobs, and no node of a graph.")
         backend = backend_of(what, self.using)
-        with writing(self.using):
-            self._join()
+        with self._joined():
             return backend.enqueue(what, args, kwargs, batch=self.id)
 
     def _add_graph(self, node: Node) -> GraphResult:
-        from ..lifecycle.recover import writing
-
         try:
-            with writing(self.using):
-                self._join()
+            with self._joined():
                 result = store(node, batch=self.id)
                 if result.using != self.using:
                     raise InvalidGraph(STRANGER.format(what=node, theirs=result.using, ours=self.using))
@@ -194,24 +191,29 @@ class Batch:
 
     def add_many(self, task: JobTask[..., Any], calls: Iterable[Any]) -> list[JobResult[..., Any]]:
         """Add a job of `task` for each of `calls`, all or none; see `JobTask.enqueue_many` and `add`."""
-        from ..lifecycle.recover import writing
-
         if not isinstance(task, JobTask):
             raise TypeError(f"add_many: {shown(task)} is no task of django_jobs.")
         backend = backend_of(task, self.using)
-        with writing(self.using):
-            self._join()
+        with self._joined():
             results: list[JobResult[..., Any]] = backend.enqueue_many(task, calls, batch=self.id)
             return results
 
-    def _join(self) -> None:
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """A transaction in which jobs may be added: the batch is stored in it if it is not yet, else kept from finishing."""
         from ..lifecycle import batch
+        from ..lifecycle.recover import writing
 
-        if not self._is_stored:
-            self._create()
-        elif not self._is_new:
-            batch.join(self.id, using=self.using)
-        self._state = None
+        was_stored, self._state = self._is_stored, None
+        try:
+            with writing(self.using):
+                if was_stored and not self._is_new:
+                    batch.join(self.id, using=self.using)
+                self._create()
+                yield
+        except BaseException:
+            self._is_stored = was_stored
+            raise
 
     def seal(self) -> bool:
         """Say that the batch has all its jobs but those that its own jobs will add. Return whether it was open until now.
@@ -221,10 +223,14 @@ class Batch:
         from ..lifecycle import batch
         from ..lifecycle.recover import writing
 
-        with writing(self.using):
-            self._create()
-            self._state = None
-            return batch.seal(self.id, using=self.using)
+        was_stored, self._state = self._is_stored, None
+        try:
+            with writing(self.using):
+                self._create()
+                return batch.seal(self.id, using=self.using)
+        except BaseException:
+            self._is_stored = was_stored
+            raise
 
     # -- what is known of it
 
