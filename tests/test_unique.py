@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
+import uuid
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from django_jobs import InvalidArguments, InvalidOption, JobExists, job, stats, unique_by
+from django_jobs import InvalidArguments, InvalidOption, JobExists, db, job, stats, unique_by
 from django_jobs.lifecycle import control
-from django_jobs.lifecycle.record import record
+from django_jobs.lifecycle import record as record_module
+from django_jobs.lifecycle.record import Recorded, record
+from django_jobs.lifecycle.recover import recover_worker
 from django_jobs.models import Job
 from django_jobs.outcomes import ErrorInfo, Failed, Finished, HandedBack, Succeeded
-from django_jobs.statuses import Status
-from tests.support.jobs import claim_jobs, in_threads
+from django_jobs.statuses import FINAL, Status
+from tests.support.jobs import claim_jobs, in_threads, other_connection
 
 pytestmark = pytest.mark.django_db
 commits = pytest.mark.django_db(transaction=True)
@@ -191,9 +196,10 @@ def test_replace_gives_what_has_not_started_the_new_arguments_and_start() -> Non
     assert (row.args, row.status) == ([1, "b"], Status.SCHEDULED)
     assert (row.due_at - row.enqueued_at) > timedelta(minutes=59)
     assert later.args == [1, "b"]
-    debounced.enqueue(1, "c")
+    about = {"model": "auth.user", "pk": 1, "using": "default"}
+    debounced.using(related=about).enqueue(1, "c")
     row.refresh_from_db()
-    assert (row.args, row.status, row.run_after) == ([1, "c"], Status.READY, None)
+    assert (row.args, row.status, row.run_after, row.related) == ([1, "c"], Status.READY, None, about)
     # Of several in one call the last one counts.
     debounced.enqueue_many([(1, "d"), (2, "x"), (1, "e"), (2, "y")])
     assert sorted(Job.objects.values_list("args", flat=True)) == [[1, "e"], [2, "y"]]
@@ -301,6 +307,126 @@ def test_a_failed_job_frees_the_key_of_its_period_and_done_by_hand_takes_it_agai
     assert not report.changed
     assert second.id in report.refused[attempt.job_id]
     assert Job.objects.get(id=attempt.job_id).status == Status.FAILED
+
+
+def test_whoever_dies_and_has_lost_the_key_costs_the_others_nothing() -> None:
+    until_started.enqueue_many([(1,), (2,), (3,)])
+    worker = uuid.uuid4()
+    claim_jobs(worker)
+    rival = until_started.enqueue(2)
+    recovered = recover_worker("default", worker, cause="it was killed by SIGKILL")
+    assert (recovered.left, len(recovered)) == (0, 3)
+    statuses = {tuple(row.args): (row.status, row.reason[:10]) for row in Job.objects.exclude(id=rival.id)}
+    assert statuses[2,] == (Status.CANCELLED, "superseded")
+    assert {statuses[1,][0], statuses[3,][0]} <= {Status.READY, Status.SCHEDULED}
+    assert_counts()
+
+
+def test_a_key_that_was_let_go_at_the_same_moment_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    until_started.enqueue(1)
+    attempts = claim_jobs()
+    rival = until_started.enqueue(1)
+
+    def gone(*_: Any) -> None:
+        """Between the refusal and the question who it was, it ends."""
+        Job.objects.filter(id=rival.id).delete()
+
+    monkeypatch.setattr(record_module, "_rival", gone)
+    with transaction.atomic():
+        record(connection, [Finished(attempts[0], HandedBack(started=True))], worker_name="w")
+    assert Job.objects.get().status == Status.READY
+
+
+@commits
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="one writer at a time")
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_hand_back_does_not_wait_for_an_open_transaction_that_enqueues_the_same(end: str) -> None:
+    until_started.enqueue_many([(1,), (2,), (3,)])
+    finished = [Finished(attempt, HandedBack(started=True)) for attempt in claim_jobs()]
+    stored, go = threading.Event(), threading.Event()
+    rivals: list[str] = []
+
+    def enqueue() -> None:
+        with transaction.atomic():
+            rivals.append(until_started.enqueue(2).id)
+            stored.set()
+            assert go.wait(20)
+            transaction.set_rollback(end == "ROLLBACK")
+
+    def hand_back() -> None:
+        assert stored.wait(10)
+        try:
+            recorded = _record_as_a_worker(finished)
+        finally:
+            go.set()
+        assert [2] in [item.attempt.args for item in recorded.later]
+        if connection.vendor == "postgresql":  # MariaDB locks what is beside a key, too
+            assert len(recorded.done) == 2, "it holds up no other"
+        finished[:] = recorded.later
+
+    in_threads(enqueue, hand_back)
+    assert not _record_as_a_worker(finished).later
+    row = Job.objects.exclude(id__in=rivals).get(args=[2])
+    expected = (Status.CANCELLED, f"superseded by {rivals[0]}") if end == "COMMIT" else (Status.READY, "")
+    assert (row.status, row.reason[: len(expected[1])]) == expected
+    assert_counts()
+
+
+@commits
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="one writer at a time")
+def test_many_hand_backs_do_not_wait_for_an_open_transaction_one_after_the_other() -> None:
+    calls = [(number,) for number in range(14)]
+    until_started.enqueue_many(calls)
+    finished = [Finished(attempt, HandedBack(started=True)) for attempt in claim_jobs()]
+    with transaction.atomic():
+        until_started.enqueue_many(calls)
+        began = time.monotonic()
+        recorded = _record_as_a_worker(finished)
+        took = time.monotonic() - began
+    assert len(recorded.later) == 14
+    assert took < 5, f"{took:.1f} s"
+    recorded = _record_as_a_worker(recorded.later)
+    assert len(recorded.done) == 14
+    assert Job.objects.filter(status=Status.CANCELLED).count() == 14
+    assert_counts()
+
+
+def _record_as_a_worker(finished: Sequence[Finished]) -> Recorded:
+    with other_connection() as ours, ours.cursor() as cursor:
+        db.dialect(ours).prepare_session(ours, name="test", by_key=True)
+        cursor.execute("BEGIN")
+        recorded = record(ours, finished, worker_name="w")
+        cursor.execute("COMMIT")
+        return recorded
+
+
+@commits
+def test_a_requeue_and_an_enqueue_at_once_leave_one_live_job() -> None:
+    for number in range(10):
+        old = Job.objects.get(id=until_started.enqueue(number).id)
+        control.cancel([old.id])
+
+        def requeue(old: Any = old) -> bool:
+            for _ in range(50):
+                try:
+                    return bool(control.requeue([old.id]).changed)
+                except DatabaseError:
+                    continue
+            raise AssertionError("it never came through")
+
+        def enqueue(number: int = number) -> str:
+            for _ in range(50):
+                try:
+                    return str(until_started.enqueue(number).id)
+                except DatabaseError:
+                    continue
+            raise AssertionError("it never came through")
+
+        requeued, found = in_threads(requeue, enqueue)
+        live = Job.objects.filter(args=[number]).exclude(status__in=FINAL).get()
+        assert str(live.id) == found
+        assert requeued == (live.id == old.id)
+    assert_counts()
 
 
 @commits

@@ -12,6 +12,7 @@ fails, its members are written one by one, each in a savepoint, and what can't b
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,13 @@ _Write = Callable[[BaseDatabaseWrapper, Sequence[Finished], str], tuple[Recorded
 
 
 def _isolated(
-    connection: BaseDatabaseWrapper, items: Sequence[Finished], result: Recorded, worker_name: str, write: _Write
+    connection: BaseDatabaseWrapper,
+    items: Sequence[Finished],
+    result: Recorded,
+    worker_name: str,
+    write: _Write,
+    *,
+    again: bool = False,
 ) -> list[Finished]:
     """Write a batch in a savepoint; when it fails, write its members one by one."""
     items = sorted(items, key=lambda item: item.attempt.job_id)
@@ -121,19 +128,27 @@ def _isolated(
             if is_last_resort or is_database_conflict(error):
                 result.later.append(items[0])
                 return []
-            if isinstance(error, IntegrityError) and (rival := _rival(connection, items[0])) is not None:
-                outcome = Cancelled(reason=f"superseded by {rival}, which has its unique key by now")
-                return _isolated(connection, [replace(items[0], outcome=outcome)], result, worker_name, _record_others)
+            if isinstance(error, IntegrityError) and not again:
+                if (rival := _rival(connection, items[0])) is not None:
+                    outcome = Cancelled(reason=f"superseded by {rival}, which has its unique key by now")
+                    return _isolated(connection, [replace(items[0], outcome=outcome)], result, worker_name, _record_others)
+                # Who had the key has let it go since.
+                return _isolated(connection, items, result, worker_name, write, again=True)
             logger.exception("The outcome of job %s could not be written", items[0].attempt.job_id)
             return _isolated(connection, [_unwritable(items[0], error)], result, worker_name, _record_others)
-        free = _free(connection, items) if is_database_conflict(error) else items
+        waits = is_database_conflict(error)
+        free = _free(connection, items) if waits else items
         if len(free) < len(items):
             # Those that somebody's transaction has locked are waited for once in a while, not each for its own lock timeout.
             result.later += [item for item in items if item not in free]
             return _isolated(connection, free, result, worker_name, write) if free else []
-        left = []
-        for item in items:
-            left += _isolated(connection, [item], result, worker_name, write)
+        # Keys of open transactions are waited for a few times, then it is another's turn: this must not hold up the worker.
+        left, patience = [], len(result.later) + _WAITS
+        for item in random.sample(items, len(items)) if waits else items:
+            if len(result.later) < patience:
+                left += _isolated(connection, [item], result, worker_name, write)
+            else:
+                result.later.append(item)
         return left
     result.events += part.events
     result.fenced += part.fenced
@@ -169,6 +184,7 @@ def _rival(connection: BaseDatabaseWrapper, item: Finished) -> UUID | None:
     return None if row is None else dialect.to_uuid(row[0])
 
 
+_WAITS = 2  # lock timeouts for the members of one batch
 _UNWRITABLE = "django_jobs.exceptions.InvalidResult"
 
 

@@ -73,7 +73,8 @@ def _settle_equals(jobs: Sequence[NewJob], same: Mapping[UUID, UUID], wanted: Ma
         if job.id in same and wanted.get(job.id) == "raise":
             raise JobExists(str(job.unique_key), same[job.id], index=index)
         if job.id in same and wanted.get(job.id) == "replace":
-            by_id[same[job.id]].args, by_id[same[job.id]].kwargs = job.args, job.kwargs
+            first = by_id[same[job.id]]
+            first.args, first.kwargs, first.related = job.args, job.kwargs, job.related
 
 
 def _settle(jobs: Sequence[NewJob], twins: Mapping[UUID, UUID], wanted: Mapping[UUID, str], using: str) -> None:

@@ -43,7 +43,7 @@ def insert_or_find(jobs: Sequence[NewJob], *, using: str, on_conflict: str = "re
         return {}
     if on_conflict == "replace":
         for key, job in first.items():
-            job.args, job.kwargs = last[key].args, last[key].kwargs
+            job.args, job.kwargs, job.related = last[key].args, last[key].kwargs, last[key].related
     with transaction.atomic(using=using):
         owners = _insert(jobs, first, using)
         taken = {job.id: owners[job.unique_key] for job in jobs if job.unique_key and owners[job.unique_key] != job.id}
@@ -92,7 +92,7 @@ def holders(keys: Iterable[str], *, using: str, locked: bool = False) -> dict[st
 
 
 def replace_pending(job_id: UUID, new: NewJob, using: str) -> None:
-    """Give a job that has not started the arguments and the start time of `new`; leave one that has."""
+    """Give a job that has not started the arguments, the related object and the start time of `new`; leave one that has."""
     connection = connections[using]
     rows = Job.objects.using(using).filter(id=job_id)
     if db.dialect(connection).row_locks:
@@ -109,7 +109,13 @@ def replace_pending(job_id: UUID, new: NewJob, using: str) -> None:
             check(Move.STAGE, job.status, status)
     due = now if start is None or start <= now else start
     Job.objects.using(using).filter(id=job_id, status=job.status).update(
-        args=new.args, kwargs=new.kwargs, run_after=start, due_at=due, status=status, reason=""
+        args=new.args,
+        kwargs=new.kwargs,
+        related=new.related or new.spec.related,
+        run_after=start,
+        due_at=due,
+        status=status,
+        reason="",
     )
     if status != job.status:
         tally.moved([job], status, using=using)
