@@ -29,6 +29,7 @@ INSTALLED_APPS = [
     "django_jobs",
     "django_jobs.contrib.mail",
     "django_jobs.contrib.notify",
+    "django_jobs.contrib.transfer",
     "tests.project",
 ]
 MIDDLEWARE = [

@@ -1,0 +1,76 @@
+"""Read the rows of a CSV file, one at a time: however big it is, a row is all that is in memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any, Final
+
+from .importers import Importer, ImportFailed
+
+#: Characters in one cell.
+MAX_CELL: Final = 1_000_000
+_PIECE: Final = 65_536
+
+
+class _Decoded:
+    """Lines of text from a binary file, each bounded, and with a plain word about what is no text."""
+
+    def __init__(self, file: Any, encoding: str) -> None:
+        self._text = io.TextIOWrapper(file, encoding=encoding, newline="")
+        self._encoding = encoding
+
+    def __iter__(self) -> Iterator[str]:
+        number = 0
+        try:
+            while line := self._text.readline(MAX_CELL * 2):
+                number += 1
+                if "\x00" in line:
+                    raise ImportFailed(f"Line {number} has a zero byte: this is no text file.")
+                if len(line) >= MAX_CELL * 2:
+                    raise ImportFailed(f"Line {number} is longer than {MAX_CELL * 2} characters.")
+                yield line
+        except UnicodeError:
+            where = f"near line {number + 1}"
+            raise ImportFailed(f"The file is not encoded as {self._encoding.removesuffix('-sig')} ({where}).") from None
+
+
+def read_rows(file: Any, importer: Importer) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the form's fields, column by column, and an iterator of (line, cells) over what comes after the header.
+
+    Empty lines are left out. `line` is that on which a row ends, counted from 1. Raises `ImportFailed`, also while iterating.
+    """
+    lines = iter(_Decoded(file, importer.encoding))
+    reader = csv.reader(lines, delimiter=importer.delimiter, strict=True)
+    before = csv.field_size_limit(MAX_CELL)
+    try:
+        header = _next(reader)
+    finally:
+        csv.field_size_limit(before)
+    if header is None:
+        raise ImportFailed("The file is empty.")
+    return importer.check_header(header), _rows(reader, len(header))
+
+
+def _rows(reader: Any, width: int) -> Iterator[tuple[int, list[str]]]:
+    while True:
+        before = csv.field_size_limit(MAX_CELL)  # of the whole process: nobody else's for longer than a row
+        try:
+            cells = _next(reader)
+        finally:
+            csv.field_size_limit(before)
+        if cells is None:
+            return
+        if any(cells):
+            if len(cells) > width and any(cells[width:]):
+                raise ImportFailed(f"Line {reader.line_num} has {len(cells)} cells, the header has {width}.")
+            yield reader.line_num, (cells + [""] * width)[:width]
+
+
+def _next(reader: Any) -> list[str] | None:
+    try:
+        cells: list[str] | None = next(reader, None)
+    except csv.Error as error:
+        raise ImportFailed(f"Line {reader.line_num} can't be read: {error}.") from None
+    return cells
