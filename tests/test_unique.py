@@ -209,6 +209,12 @@ def test_replace_gives_what_has_not_started_the_new_arguments_and_start() -> Non
     assert_counts()
 
 
+def test_replace_leaves_a_job_of_another_task_as_it_is() -> None:
+    first = single.enqueue("a")
+    second = debounced.using(unique="the one").enqueue(1, "b")
+    assert (second.id, Job.objects.get().args) == (first.id, ["a"])
+
+
 def test_b39_duplicates_in_a_large_batch() -> None:
     """Results line up with the calls, and each distinct call is stored once."""
     known = [exact.enqueue(number).id for number in range(3)]

@@ -92,13 +92,17 @@ def holders(keys: Iterable[str], *, using: str, locked: bool = False) -> dict[st
 
 
 def replace_pending(job_id: UUID, new: NewJob, using: str) -> None:
-    """Give a job that has not started the arguments, the related object and the start time of `new`; leave one that has."""
+    """Give a job that has not started the arguments, the related object and the start time of `new`.
+
+    Leave one that has started, or is of another task.
+    """
     connection = connections[using]
     rows = Job.objects.using(using).filter(id=job_id)
     if db.dialect(connection).row_locks:
         rows = rows.select_for_update(no_key=connection.features.has_select_for_no_key_update)
     job = rows.first()
-    if job is None or job.status not in PENDING or job.starts:
+    # A key that the site has written may be shared by tasks: the arguments of one are not for another.
+    if job is None or job.status not in PENDING or job.starts or job.task != new.spec.task:
         return
     now = db.server_now(connection)
     start = _moment(new.spec.run_after, now)
