@@ -39,6 +39,7 @@ STALLED_SECONDS = 60  # without any progress for so long, the demo gives up
 SETTLE_SECONDS = 0.1  # for the database to finish what a stopped process has sent to it
 RECOVERY_SECONDS = 3  # for the supervisor to notice that a process is dead, and to put back its jobs
 STOP_SECONDS = 15  # for a process to end by itself before it is killed
+CITIES = "example_project/atlas/cities.csv"
 SHOWN = 6  # jobs that are listed by name
 
 
@@ -87,6 +88,8 @@ def _run(folder: Path, *, stay: bool) -> int:
         succeeded = _watch_import(worker, f"http://{address}/admin/django_jobs/job/" if stay else "")
         _show_mail(folder / "worker.out")
         if stay:
+            _say(f"Send http://{address}/admin/django_jobs_transfer/import/add/ the file {CITIES}:")
+            _say("a job imports its good rows, and gives the bad ones back. The list of cities has an export that is a job, too.")
             _say(f"\nThe site and its worker go on: http://{address}/   Ctrl-C ends them.")
             while site.poll() is None and worker.poll() is None:
                 time.sleep(LOOK_SECONDS)

@@ -53,6 +53,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django.contrib.humanize",
     "django_jobs",
+    "django_jobs.contrib.transfer",
     "example_project.atlas",
 ]
 TASKS = {"default": {"BACKEND": "django_jobs.backend.JobsBackend", "QUEUES": []}}  # []: any queue name will do
@@ -73,6 +74,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "/static/"
+MEDIA_ROOT = os.environ.get("MEDIA_ROOT", str(BASE_DIR / "var" / "media"))  # files of imports and exports
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -15,6 +15,7 @@ ROOT_URLCONF = "tests.urls"
 ALLOWED_HOSTS = ["*"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "/static/"
+MEDIA_ROOT = os.path.join(tempfile.gettempdir(), f"django_jobs_test_{os.getuid()}_media")
 
 _default = "sqlite:///" + os.path.join(tempfile.gettempdir(), f"django_jobs_test_{os.getuid()}.sqlite3")
 DATABASES = {"default": from_url(os.environ.get("DATABASE_URL", _default))}

@@ -318,3 +318,43 @@ class Browser:
         token = next(cookie.value for cookie in self.cookies if cookie.name == "csrftoken")
         body = urllib.parse.urlencode({"csrfmiddlewaretoken": token, **fields}).encode()
         return self.raw(path, body, accept).decode()
+
+
+@pytest.mark.once
+def test_a_file_of_cities_is_imported_and_exported_by_jobs(tmp_path: Path) -> None:
+    """The file that the demo names: good rows become cities, bad ones come back."""
+    code = """
+import django; django.setup()
+from django.core.files import File
+from django.core.management import call_command
+from django_jobs.contrib.transfer.starting import start_export, start_import
+from django_jobs.testing import run_jobs
+from example_project.atlas.models import City, Country
+call_command("migrate", verbosity=0)
+for code in ("FR", "DE", "NO"):
+    Country.objects.create(code=code, name=code, continent="Europe", area_km2=1, population=1)
+with open("example_project/atlas/cities.csv", "rb") as file:
+    found = start_import("cities", File(file))
+run_jobs(raise_errors=True)
+found.refresh_from_db()
+print(found.state, found.good, found.bad, *sorted(City.objects.values_list("name", flat=True)), sep="|")
+print(found.errors.read().decode())
+export = start_export(City.objects.all(), ["id", "name"])
+run_jobs(raise_errors=True)
+export.refresh_from_db()
+print(export.file.read().decode())
+"""
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "example_project.settings",
+        "DATABASE_URL": f"sqlite:///{tmp_path}/atlas.sqlite3",
+        "MEDIA_ROOT": str(tmp_path),
+    }
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment, cwd=root, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "finished|2|3|Port Example|Quoted, Town"
+    assert "A latitude is between -90 and 90." in done.stdout
+    assert '90000004,"Quoted, Town"' in done.stdout

@@ -2,6 +2,8 @@
 
 from django.contrib import admin
 
+from django_jobs.contrib.transfer.admin import ExportAsJob
+
 from .models import City, Country, NightlyReport
 
 
@@ -15,8 +17,10 @@ class CountryAdmin(admin.ModelAdmin):
 
 
 @admin.register(City)
-class CityAdmin(admin.ModelAdmin):
-    """Cities, with what the jobs found out."""
+class CityAdmin(ExportAsJob, admin.ModelAdmin):  # type: ignore[misc] # get_actions is Django's own
+    """Cities, with what the jobs found out, and an action that exports the selection by a job."""
+
+    export_fields = ["id", "name", "country_id", "latitude", "longitude", "population", "time_zone", "km_to_capital"]
 
     list_display = ["name", "country", "population", "km_to_capital", "big_city", "sun_minutes", "described_at"]
     list_select_related = ["country", "big_city"]

@@ -31,7 +31,7 @@ from django.utils import timezone
 
 from django_jobs import Retry, current_job, job
 
-from . import dataset, geography, maps
+from . import dataset, geography, maps, transfers  # noqa: F401 - transfers: what workers can import
 from .models import City, Country, NightlyReport, Picture
 
 COUNTRY_FIELDS = ["name", "continent", "area_km2", "population", "currency"]

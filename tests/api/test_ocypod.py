@@ -19,6 +19,7 @@ from django_jobs.statuses import Status
 
 from .ocypod import MISSING, Site, monitors, rows, until
 
+pytestmark = pytest.mark.once
 ROWS = list(rows())
 TRIED: dict[tuple[str, str], Callable[[Site], None]] = {}
 

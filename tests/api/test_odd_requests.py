@@ -16,7 +16,7 @@ from django_jobs.statuses import Status
 from tests.api.calls import Api, http_queue
 from tests.support.jobs import make_job
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 fuzzed = settings(
     max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )

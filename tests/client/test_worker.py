@@ -18,6 +18,8 @@ from tests.support.worker import until
 
 Run = Callable[..., Worker]
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def server() -> Fake:

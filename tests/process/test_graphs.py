@@ -40,7 +40,6 @@ def test_results_of_parents_reach_threads_coroutines_transactions_and_processes_
     assert [row.result for row in ended(*result)] == [3, 7, [3, 7], [[3, 7]], [[[3, 7]]]]
 
 
-@pytest.mark.promise
 def test_b43_with_processes_killed_all_the_while_each_job_runs_after_its_parents_and_all_end(
     start: Start, ledger: Ledger
 ) -> None:

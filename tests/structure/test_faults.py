@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -44,6 +45,7 @@ FAULTS = {
 }
 
 
+@cache
 def numbered() -> dict[str, list[str]]:
     """Return the tests that are named after a fault, by its number."""
     found: dict[str, list[str]] = {}

@@ -96,7 +96,7 @@ class ImportAdmin(_ReadOnly):
 
     list_display = ["name", "importer", "shown_state", "progress", "created_by", "created_at"]
     list_filter = ["state", "importer"]
-    fields = _OF_IMPORT
+    fields = [*_OF_IMPORT]
     readonly_fields = _OF_IMPORT
 
     def get_urls(self) -> list[URLPattern]:
@@ -202,7 +202,7 @@ class ExportAdmin(_ReadOnly):
     """A user's own exports; a superuser's are all."""
 
     list_display = ["model", "shown_state", "rows", "download", "created_by", "created_at", "expires_at"]
-    fields = _OF_EXPORT
+    fields = [*_OF_EXPORT]
     readonly_fields = _OF_EXPORT
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -246,15 +246,15 @@ class ExportAdmin(_ReadOnly):
         return FileResponse(found.file.open("rb"), as_attachment=True, filename=name, content_type="text/csv; charset=utf-8")
 
 
-class ExportAsJob:
+class ExportAsJob(_Admin if TYPE_CHECKING else object):  # type: ignore[misc]
     """For a ModelAdmin: an action that exports the selection by a job. `export_fields`: which fields, all if it says nothing."""
 
     export_fields: ClassVar[tuple[str, ...] | list[str]] = ()
 
     def get_actions(self, request: HttpRequest) -> Any:
         """Offer the action to who may see the rows."""
-        actions = super().get_actions(request)  # type: ignore[misc]
-        if self.has_view_permission(request):  # type: ignore[attr-defined]
+        actions = super().get_actions(request)
+        if self.has_view_permission(request):
             actions["export_as_job"] = (ExportAsJob.export_as_job, "export_as_job", _("Export the selected rows as a job"))
         return actions
 

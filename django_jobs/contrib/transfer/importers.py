@@ -29,7 +29,7 @@ class Importer:
 
     #: What an import names; letters, digits and `_`.
     name: ClassVar[str] = ""
-    form_class: ClassVar[type[forms.Form]]
+    form_class: ClassVar[Any]  # a form
     columns: ClassVar[Mapping[str, str]] = {}
     delimiter: ClassVar[str] = ","
     #: A byte order mark at the beginning is left out.
@@ -68,9 +68,10 @@ class Importer:
         """Store a row that the form has found to be good: a ModelForm saves itself."""
         form.save()
 
-    def form(self, data: Mapping[str, str]) -> forms.Form:
+    def form(self, data: Mapping[str, str]) -> forms.BaseForm:
         """Return the form for a row; give it an instance here to change objects that there are."""
-        return self.form_class(data)
+        form: forms.BaseForm = self.form_class(data)
+        return form
 
 
 def importer(cls: I) -> I:
