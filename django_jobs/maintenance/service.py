@@ -51,7 +51,7 @@ UNKNOWN_SECONDS: Final = 5.0
 #: How often a process folds the deltas of counts, if there are any: a reader adds up what has not been folded.
 FOLD_SECONDS: Final = 5.0
 #: The same while there are batches that have not finished: whoever folds looks at those that have changed.
-BATCH_FOLD_SECONDS: Final = 0.5
+BATCH_FOLD_SECONDS: Final = 0.9
 #: How often a process looks at some of the jobs that wait for others, whether it was told of them or not.
 FORGOTTEN_SECONDS: Final = 30.0
 #: Deltas in one fold.

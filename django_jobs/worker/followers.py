@@ -23,7 +23,7 @@ BATCH: Final = 200
 #: Somebody has a child locked: look again after this.
 AGAIN_SECONDS: Final = 0.05
 #: How often a process looks at the batches of the jobs that it records: each look costs as much however many have ended.
-LOOK_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 0.25
 
 
 class Followers:
