@@ -48,7 +48,7 @@ def test_a_batch_ends_with_the_next_look_after_its_last_job(maintenance: Mainten
         batch.add(add, 1)
     for _ in range(3):
         maintenance.cycle()
-        clock.move(BATCH_FOLD_SECONDS)
+        clock.move(BATCH_FOLD_SECONDS + 0.01)
     run_one()
     maintenance.cycle()
     row = Row.objects.get()
@@ -62,7 +62,7 @@ def test_a_process_folds_often_only_while_a_batch_is_open(maintenance: Maintenan
     maintenance.cycle()
     assert not Delta.objects.exists()
     add.enqueue(1)
-    clock.move(BATCH_FOLD_SECONDS)
+    clock.move(BATCH_FOLD_SECONDS + 0.01)
     maintenance.cycle()
     assert Delta.objects.exists()
     Batch().seal()
