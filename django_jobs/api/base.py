@@ -149,6 +149,13 @@ class JobsView(APIView):
         if not self.caller.sees(name):
             raise ApiError(403, "forbidden", f"This token is not for the queue {name!r}: it can't {verb} there.", queue=name)
 
+    def require_all(self) -> None:
+        """Raise 403 if there may be jobs that the caller does not see: for what takes or deletes any of a queue's jobs."""
+        if not self.caller.sees_every_job:
+            raise ApiError(
+                403, "forbidden", "You see a part of the jobs; this acts on all of a queue's, so it is for superusers."
+            )
+
     def require_numbers(self) -> None:
         """Raise 403 if there may be jobs in the caller's queues that the caller does not see: numbers count them all."""
         if not self.caller.sees_every_job:

@@ -42,6 +42,7 @@ class ClaimView(JobsView):
         data = self.optional_body(("limit", "wait", "worker"))
         check_queue_name(name, field="name")
         self.check_queue(name, "claim")
+        self.require_all()
         limit = values.whole(data.get("limit", 1), "limit", 1, jobs_settings().api_claim_max)
         wait = _seconds(data.get("wait", 0))
         worker = values.text(data.get("worker", ""), "worker", 64) or self.caller.name

@@ -163,7 +163,7 @@ class HealthView(JobsView):
         answer = as_api_error(exc)
         if not isinstance(exc, _Away) and (answer is None or answer.status_code != 503):
             return super().handle_exception(exc)
-        why = f"It does not answer: {self.trouble}" if self.trouble else "It does not answer."
+        why = "It does not answer."  # where it is, is for the log: who asks can't be known now
         return _answer([Check("database", False, why)])
 
     def get(self, request: Request) -> Response:

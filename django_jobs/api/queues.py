@@ -15,9 +15,10 @@ from ..exceptions import InvalidOption
 from ..lifecycle.inherit import declared
 from ..lifecycle.pause import pause_queue, resume_queue
 from ..lifecycle.queues import delete_queue, put_queue
-from ..models import Queue
+from ..models import Job, Queue
 from ..options import CHECKS, MAX_INTEGER
 from ..queues import check_queue_name
+from ..statuses import Status
 from . import values
 from .base import PAGE_QUERY, JobsView
 from .errors import ApiError, invalid, not_found
@@ -127,6 +128,11 @@ class QueueView(QueueBase):
         """
         self.queue(name)
         cascade = values.flag(request.query_params.get("cascade", False), "cascade")
+        self.require_all()
+        if cascade:
+            self.require("delete")
+            if Job.objects.using(self.using).filter(queue=name, status=Status.RUNNING).exists():
+                raise ApiError(409, "conflict", f"The queue {name!r} has jobs that run: cancel them first.", deleted=0)
         done = delete_queue(name, cascade=cascade, by=self.caller.name, using=self.using)
         if done.more:
             return Response({"deleted": done.jobs, "more": True}, status=202)

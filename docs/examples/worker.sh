@@ -25,7 +25,7 @@ beat() { # PID: shows signs of life, and ends the process when the attempt is lo
     while sleep "$heartbeat"; do
         case $(curl --config "$dir/auth" --config "$dir/job" --max-time 30 --request PUT --output "$dir/beat" \
             --write-out '%{http_code}' "$url/jobs/$id/heartbeat/") in
-        404 | 409) kill "$1" && return ;;
+        404 | 409) kill "$1"; return ;;
         esac
     done
 }
@@ -43,7 +43,8 @@ run() { # COMMAND [ARGUMENT...]
     wait "$child"
     code=$?
     while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done # a signal ends a wait early
-    kill "$heart" 2>/dev/null
+    kill -9 "$heart" 2>/dev/null # its trap is that of the whole, and would hold a TERM off
+    wait "$heart" 2>/dev/null
     if [ "$code" -eq 0 ]; then
         output=$(cat "$dir/out")
         told=$(finish succeeded "${output:+,\"output\":$output}")
