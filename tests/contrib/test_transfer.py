@@ -14,10 +14,12 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.exceptions import ImproperlyConfigured
 from django.core.files.base import ContentFile
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from django_jobs.contrib.transfer import importers as importers_module
 from django_jobs.contrib.transfer import tasks
 from django_jobs.contrib.transfer.admin import _SIGNER, ImportForm
 from django_jobs.contrib.transfer.conf import transfer_settings
@@ -214,7 +216,9 @@ def test_fields_that_there_are_not_and_all_of_a_model(settings: Any) -> None:
     with pytest.raises(InvalidOption, match="has no 'nme'"):
         start_export(Group.objects.all(), ["nme"])
     settings.DJANGO_JOBS_TRANSFER = {"FORMULAS": True, "KEEP": "1h"}
-    export_model.enqueue("auth.group")
+    with pytest.raises(InvalidOption, match="say which"):
+        start_export(User.objects.all(), [])
+    export_model.enqueue("auth.group", ["id", "name"])
     run_jobs()
     found = Export.objects.get()
     assert table(found.file)[1][1] == "-1"
@@ -299,3 +303,45 @@ def test_a_link_is_for_who_made_the_export_as_long_as_it_may_be_seen(ann: Client
     root = Client()
     root.force_login(User.objects.create_superuser("root"))
     assert root.get(url).status_code == 404
+
+
+def test_rows_that_came_back_are_mended_and_imported_again() -> None:
+    found = imported("Login,Name\n!,=2+2\nok,x\n")
+    text = found.errors.read().decode()
+    assert text.splitlines()[0] == "Login,Name,line,error"
+    again = imported(text.replace("!", "mended", 1))
+    assert (again.state, again.good, again.bad) == (State.FINISHED, 1, 0), again.error
+    assert User.objects.get(username="mended").first_name == "=2+2", "as it was meant"
+
+
+def test_a_lost_race_is_no_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(self: Importer, form: Any) -> None:
+        raise OperationalError(1213, "Deadlock found")
+
+    monkeypatch.setattr(Users, "save", lost)
+    found = start_import("test_users", content("Login\na\n"))
+    run_jobs()
+    assert Job.objects.get(task=tasks.import_chunk.module_path).status == "scheduled", "it is tried again"
+    monkeypatch.undo()
+    run_jobs(scheduled=True)
+    found.refresh_from_db()
+    assert (found.state, found.good, found.bad) == (State.FINISHED, 1, 0)
+
+
+def test_an_importer_that_is_gone_ends_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = start_import("test_users", content("Login\na\n"))
+    run_jobs(limit=2)
+    monkeypatch.delitem(importers_module._importers, "test_users")
+    run_jobs()
+    found.refresh_from_db()
+    assert found.state == State.FAILED
+    assert "no importer" in found.error
+
+
+@pytest.mark.django_db(transaction=True)
+def test_files_go_with_their_rows(tmp_path: Path) -> None:
+    imported("Login\n!\n").delete()
+    export = start_export(User.objects.all(), ["username"])
+    run_jobs()
+    Export.objects.get(pk=export.pk).delete()
+    assert not list(tmp_path.rglob("*.csv"))

@@ -247,7 +247,10 @@ class ExportAdmin(_ReadOnly):
 
 
 class ExportAsJob(_Admin if TYPE_CHECKING else object):  # type: ignore[misc]
-    """For a ModelAdmin: an action that exports the selection by a job. `export_fields`: which fields, all if it says nothing."""
+    """For a ModelAdmin: an action that exports the selection by a job.
+
+    `export_fields`: which fields; left out, the key and those columns of `list_display` that the model has itself.
+    """
 
     export_fields: ClassVar[tuple[str, ...] | list[str]] = ()
 
@@ -260,7 +263,8 @@ class ExportAsJob(_Admin if TYPE_CHECKING else object):  # type: ignore[misc]
 
     def export_as_job(self: Any, request: HttpRequest, queryset: Any) -> None:
         """Begin the export, and say where it will be."""
-        found = start_export(queryset, self.export_fields, user=request.user)
+        shown = [name for name in self.list_display if name != "__str__" and hasattr(queryset.model, str(name))]
+        found = start_export(queryset, self.export_fields or ["pk", *shown], user=request.user)
         url = reverse(f"{self.admin_site.name}:django_jobs_transfer_export_changelist")
         text = _("The export of %(count)d rows has begun.") % {"count": len(found.keys)}
         messages.success(request, format_html('{} <a href="{}">{}</a>', text, url, _("Your exports")))

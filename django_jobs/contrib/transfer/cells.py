@@ -27,3 +27,8 @@ def safe(value: Any) -> Any:
     if transfer_settings().formulas or not isinstance(value, str) or not value.startswith(_FORMULA):
         return value
     return f"'{value}"
+
+
+def unsafe(value: str) -> str:
+    """Return text without the apostrophe that `safe` has put before it."""
+    return value[1:] if value.startswith("'") and value[1:].startswith(_FORMULA) else value

@@ -15,6 +15,10 @@ I = TypeVar("I", bound="type[Importer]")  # noqa: E741 - short for a signature
 _importers: dict[str, type[Importer]] = {}
 
 
+#: What an import adds to the rows that it gives back, and leaves out when they come again.
+TOLD = ("line", "error")
+
+
 class ImportFailed(JobsError):
     """A file that can't be imported at all; the message says why, for whoever sent it."""
 
@@ -50,9 +54,11 @@ class Importer:
         return {header for header, field in self.fields().items() if field in needed}
 
     def check_header(self, header: Sequence[str]) -> list[str]:
-        """Return the form's field for each cell of the first row. Raises `ImportFailed`."""
+        """Return the form's field for each cell of the first row, "" for what an import has added. Raises `ImportFailed`."""
         known = self.fields()
         names = [cell.strip() for cell in header]
+        added = len(TOLD) if tuple(names[-len(TOLD) :]) == TOLD and not set(TOLD) & set(known) else 0
+        names = names[: len(names) - added]
         for name in names:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
@@ -62,7 +68,7 @@ class Importer:
                 raise ImportFailed(f"The column {name!r} is there twice.")
         if missing := sorted(self.required() - set(names)):
             raise ImportFailed(f"The file has no column {', '.join(map(repr, missing))}.")
-        return [known[name] for name in names]
+        return [*(known[name] for name in names), *[""] * added]
 
     def save(self, form: Any) -> None:
         """Store a row that the form has found to be good: a ModelForm saves itself."""

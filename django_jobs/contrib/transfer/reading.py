@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
+from .cells import unsafe
 from .importers import Importer, ImportFailed
 
+_limit_lock = threading.Lock()
 #: Characters in one cell.
 MAX_CELL: Final = 1_000_000
 _PIECE: Final = 65_536
@@ -43,25 +46,17 @@ def read_rows(file: Any, importer: Importer) -> tuple[list[str], Iterator[tuple[
     """
     lines = iter(_Decoded(file, importer.encoding))
     reader = csv.reader(lines, delimiter=importer.delimiter, strict=True)
-    before = csv.field_size_limit(MAX_CELL)
-    try:
-        header = _next(reader)
-    finally:
-        csv.field_size_limit(before)
+    header = _next(reader)
     if header is None:
         raise ImportFailed("The file is empty.")
-    return importer.check_header(header), _rows(reader, len(header))
+    fields = importer.check_header(header)
+    return fields, _rows(reader, len(header), comes_again="" in fields)
 
 
-def _rows(reader: Any, width: int) -> Iterator[tuple[int, list[str]]]:
-    while True:
-        before = csv.field_size_limit(MAX_CELL)  # of the whole process: nobody else's for longer than a row
-        try:
-            cells = _next(reader)
-        finally:
-            csv.field_size_limit(before)
-        if cells is None:
-            return
+def _rows(reader: Any, width: int, *, comes_again: bool) -> Iterator[tuple[int, list[str]]]:
+    while (cells := _next(reader)) is not None:
+        if comes_again:  # as this app gave them back
+            cells = [unsafe(each) for each in cells]
         if any(cells):
             if len(cells) > width and any(cells[width:]):
                 raise ImportFailed(f"Line {reader.line_num} has {len(cells)} cells, the header has {width}.")
@@ -69,8 +64,13 @@ def _rows(reader: Any, width: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def _next(reader: Any) -> list[str] | None:
-    try:
-        cells: list[str] | None = next(reader, None)
-    except csv.Error as error:
-        raise ImportFailed(f"Line {reader.line_num} can't be read: {error}.") from None
+    # The limit is one for the whole process: it is raised for a row, and by one thread at a time.
+    with _limit_lock:
+        before = csv.field_size_limit(MAX_CELL)
+        try:
+            cells: list[str] | None = next(reader, None)
+        except csv.Error as error:
+            raise ImportFailed(f"Line {reader.line_num} can't be read: {error}.") from None
+        finally:
+            csv.field_size_limit(before)
     return cells

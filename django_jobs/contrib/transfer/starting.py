@@ -49,27 +49,29 @@ def cancel_import(found: Import, *, by: str = "") -> bool:
     return True
 
 
-def start_export(rows: QuerySet[Any], fields: Sequence[str] = (), *, user: Any = None) -> Export:
+def start_export(rows: QuerySet[Any], fields: Sequence[str], *, user: Any = None) -> Export:
     """Store a job that writes these rows, as they are when it runs, into a file. Raises `InvalidOption` for an unknown field.
 
-    `fields`: names of fields, or of methods without arguments; by default all fields that have a column.
+    `fields`: names of fields, or of methods without arguments. They have to be said: a model may have a column for nobody's eyes.
     """
     model = rows.model
     known = [field.attname for field in model._meta.concrete_fields]
+    if isinstance(fields, str) or not fields:
+        raise InvalidOption("fields", "say which: a list of names.")
     for name in fields:
         if not hasattr(model, name) and name not in known:
             raise InvalidOption("fields", f"{model._meta.label} has no {name!r}.")
     keys = [key if isinstance(key, int) else str(key) for key in rows.order_by("pk").values_list("pk", flat=True)]
     with transaction.atomic():
-        found = Export.objects.create(model=model._meta.label_lower, fields=list(fields) or known, keys=keys, created_by=user)
+        found = Export.objects.create(model=model._meta.label_lower, fields=list(fields), keys=keys, created_by=user)
         found.job_id = write_export.enqueue(found.pk).job_id
         found.save(update_fields=["job_id"])
     return found
 
 
 @job(description="Begin an export")
-def export_model(model: str, fields: Sequence[str] = ()) -> int:
-    """Export all rows of a model, such as "shop.order": for schedules. Return the key of the export."""
+def export_model(model: str, fields: Sequence[str]) -> int:
+    """Export these fields of all rows of a model, such as "shop.order": for schedules. Return the key of the export."""
     return int(start_export(apps.get_model(model)._default_manager.all(), fields).pk)
 
 

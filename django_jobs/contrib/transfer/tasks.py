@@ -13,14 +13,14 @@ from uuid import UUID
 from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.core.files import File
-from django.db import DatabaseError, router, transaction
+from django.db import DataError, IntegrityError, router, transaction
 from django.db.models import Sum
 from django.utils import timezone
 
 from ... import Batch, current_job, job
 from .cells import cell, safe
 from .conf import transfer_settings
-from .importers import Importer, ImportFailed, find_importer
+from .importers import TOLD, Importer, ImportFailed, find_importer
 from .models import Export, Import, ImportChunk, State
 from .reading import read_rows
 
@@ -83,7 +83,7 @@ def import_chunk(pk: int) -> int:
     context = current_job()
     rows = chunk.rows or []
     for index, (line, cells) in enumerate(rows):
-        if error := _import_row(importer, dict(zip(fields, cells, strict=True))):
+        if error := _import_row(importer, {field: each for field, each in zip(fields, cells, strict=True) if field}):
             chunk.bad_rows.append([line, cells, error])
         else:
             chunk.good += 1
@@ -105,8 +105,8 @@ def _import_row(importer: Importer, data: dict[str, str]) -> str:
                     for name, errors in form.errors.items()
                 )
             importer.save(form)
-    except (ValidationError, DatabaseError, ValueError) as error:
-        # What the form could not know: a constraint of the database, a value that the importer refuses.
+    except (ValidationError, IntegrityError, DataError, ValueError) as error:
+        # What the form could not know: a constraint, a value that the importer refuses. A lost race is no fault of the row.
         return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     return ""
 
@@ -119,7 +119,11 @@ def finish_import(pk: int) -> None:
         return
     chunks = found.chunks.order_by("number")
     found.good = chunks.aggregate(good=Sum("good"))["good"] or 0
-    found.bad = _write_errors(found)
+    try:
+        found.bad = _write_errors(found)
+    except ImportFailed as error:  # the importer is gone meanwhile
+        _end(found, State.FAILED, str(error))
+        return
     lost = chunks.filter(is_done=False).count()
     if lost:
         _end(
@@ -140,10 +144,11 @@ def _write_errors(found: Import) -> int:
         with found.file.open("rb") as file:
             fields, _rows = read_rows(file, importer)
         headers = {field: header for header, field in importer.fields().items()}
-        writer.writerow([*(headers[field] for field in fields), "line", "error"])
+        writer.writerow([*(headers[field] for field in fields if field), *TOLD])
         for chunk in found.chunks.order_by("number").iterator(chunk_size=20):
             for line, cells, error in chunk.bad_rows:
-                writer.writerow([safe(each) for each in [*cells, line, error]])
+                own = [each for field, each in zip(fields, cells, strict=True) if field]
+                writer.writerow([safe(each) for each in [*own, line, error]])
                 bad += 1
         if bad:
             text.seek(0)
