@@ -24,7 +24,7 @@ from .calls import call_of
 from .compat import BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist
 from .exceptions import InvalidArguments, InvalidOption, JobDoesNotExist
 from .ids import uuid7s
-from .insertion import store, tell
+from .insertion import store, tell_new
 from .options import PRIORITY_MAX, PRIORITY_MIN, check_moment
 from .queues import check_queue_name
 from .registry import register
@@ -189,7 +189,7 @@ class JobsBackend(BaseTaskBackend):
 
     def tell(self, template: Template, jobs: Sequence[NewJob]) -> None:
         """Send Django's signal for jobs of `template` that somebody else has stored."""
-        tell(type(self), [template.result(job) for job in jobs])
+        tell_new(type(self), [template.result(job) for job in jobs])
 
     def get_result(self, result_id: str) -> JobResult[..., Any]:
         """Return the result of the job with this id. Raises `TaskResultDoesNotExist` if this back end has none."""

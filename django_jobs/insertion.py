@@ -57,7 +57,7 @@ def store(sender: type[Any], jobs: Sequence[tuple[Template, NewJob]], insert: In
                     ("job_status", job.status),
                 ):
                     object.__setattr__(result, name, value)
-            _tell_new(sender, [result for (_, job), result in zip(jobs, results, strict=True) if job.id not in twins])
+            tell_new(sender, [result for (_, job), result in zip(jobs, results, strict=True) if job.id not in twins])
 
         transaction.on_commit(insert_late, using=alias)
         return results
@@ -66,15 +66,16 @@ def store(sender: type[Any], jobs: Sequence[tuple[Template, NewJob]], insert: In
     twins = _insert(insert, using)
     if not twins:
         results = [template.result(job) for template, job in jobs]
-        _tell_new(sender, results)
+        tell_new(sender, results)
         return results
     existing = _existing(twins.values(), using)
     results = [existing[twins[job.id]] if job.id in twins else template.result(job) for template, job in jobs]
-    _tell_new(sender, [result for (_, job), result in zip(jobs, results, strict=True) if job.id not in twins])
+    tell_new(sender, [result for (_, job), result in zip(jobs, results, strict=True) if job.id not in twins])
     return results
 
 
-def _tell_new(sender: type[Any], results: Sequence[JobResult[..., Any]]) -> None:
+def tell_new(sender: type[Any], results: Sequence[JobResult[..., Any]]) -> None:
+    """Tell who listens of jobs that were stored just now, tests that run them at once, too."""
     tell(sender, results)
     for function in tuple(after_store):
         function(results)

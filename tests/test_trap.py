@@ -322,3 +322,29 @@ def test_a_test_run_of_a_project_that_does_not_use_it_is_left_alone() -> None:
     code = "import sys, django_jobs.pytest_plugin; sys.exit(any(name.startswith('django.') for name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_the_api_enqueues_is_trapped_and_runs_at_once_where_jobs_do() -> None:
+    from tests.api.calls import Api
+
+    api = Api()
+    with trap_jobs() as trap:
+        api.ok("POST", "/jobs/", {"task": note.module_path, "args": ["over http"]}, status=201)
+    trap.assert_enqueued(note, args=("over http",))
+    with eager_jobs():
+        api.ok("POST", "/jobs/", {"task": note.module_path, "args": ["at once"]}, status=201)
+    assert DONE == ["at once"]
+
+
+def test_a_robust_function_of_a_commit_that_fails_ends_nothing() -> None:
+    def broken() -> None:
+        raise ValueError("it broke")
+
+    transaction.on_commit(broken, robust=True)
+    transaction.on_commit(lambda: DONE.append("after"))
+    note.enqueue("a")
+    assert run_jobs() == 1
+    assert DONE == ["after", "a"]
+    transaction.on_commit(broken)
+    with pytest.raises(ValueError, match="it broke"):
+        run_jobs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Collection
 from functools import partial
@@ -23,6 +24,8 @@ from ..models import Job
 from ..outcomes import Attempt, Finished
 from ..registry import find_task
 from ..statuses import FINAL, Status
+
+logger = logging.getLogger("django_jobs.testing")
 
 WORKER_NAME: Final = "run_jobs"
 
@@ -167,11 +170,15 @@ class Drain:
         if not self.commits:
             return
         for connection in connections.all(initialized_only=True):
-            # As Django's captureOnCommitCallbacks(execute=True) does, and in its way.
+            # As Django's captureOnCommitCallbacks(execute=True) does: what a robust one raises is logged.
             while connection.in_atomic_block and connection.run_on_commit:
-                callbacks, connection.run_on_commit = connection.run_on_commit, []
-                for callback in callbacks:
+                callback: Any = connection.run_on_commit.pop(0)
+                try:
                     callback[1]()
+                except Exception:
+                    if not callback[2]:
+                        raise
+                    logger.exception("A function that waited for a commit failed")
 
     def raise_interrupt(self) -> None:
         """Raise the KeyboardInterrupt that ended the last job, if one did."""
