@@ -292,7 +292,9 @@ def test_pages_are_read_from_indexes_in_a_big_table(
             assert "Seq Scan on django_jobs_job" not in plan, f"{query}: {sql}\n{plan}"
             # What a filter leaves of a bounded number of rows may be sorted, where no index has it in order.
             filtered = re.search("task=|period=|queue=", query) and query != "?status=ready&queue=q1"
-            assert filtered or " Sort " not in plan, f"{query}: {sql}\n{plan}"
+            # Nor does it matter by which index next to nothing is found: two cost the same then, and one has to sort it.
+            sorted_rows = [int(rows) for rows in re.findall(r" Sort  \(cost=\S+ rows=(\d+)", plan)]
+            assert filtered or all(rows <= 1 for rows in sorted_rows), f"{query}: {sql}\n{plan}"
 
 
 def test_select_all_takes_what_the_filter_shows(root: Client) -> None:
